@@ -1,0 +1,156 @@
+"""The one configuration object, read once at the edge of each process.
+
+Sources, the later one wins: the defaults below, ``$ANABRANCH_HOME/settings.json`` (written by ``anabranch up``, mode
+0600, holds the generated secrets), environment variables ``ANABRANCH_<SECTION>__<FIELD>``
+(for example ``ANABRANCH_KAFKA__BOOTSTRAP``), which is how containers are configured.
+"""
+
+import os
+from functools import cached_property
+from pathlib import Path
+
+from pydantic import BaseModel, SecretStr
+from pydantic_settings import (
+    BaseSettings,
+    JsonConfigSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+ENTITIES = ("guest", "session", "order", "event")
+
+
+def home_directory() -> Path:
+    """``$ANABRANCH_HOME``, by default ``.anabranch`` in the working directory; absolute."""
+    return Path(os.environ.get("ANABRANCH_HOME") or ".anabranch").absolute()
+
+
+class Kafka(BaseModel):
+    """The log. ``partitions`` holds for every changelog topic and is a contract (see docs/how-it-works.md)."""
+
+    bootstrap: str = "127.0.0.1:29092"
+    partitions: int = 4
+    replication_factor: int = 1
+    min_insync_replicas: int = 1
+    retention_ms: int = 3 * 24 * 3600 * 1000
+
+
+class ObjectStore(BaseModel):
+    """An S3 endpoint. ``archive_bucket`` holds the raw archive, ``lake_bucket`` the Iceberg tables."""
+
+    endpoint: str = "http://127.0.0.1:29000"
+    region: str = "us-east-1"
+    access_key: str = "anabranch"
+    secret_key: SecretStr = SecretStr("")
+    archive_bucket: str = "archive"
+    archive_prefix: str = "raw"
+    lake_bucket: str = "lake"
+
+
+class Database(BaseModel):
+    """One PostgreSQL database and the role that owns it."""
+
+    host: str = "127.0.0.1"
+    port: int = 25432
+    name: str
+    user: str
+    password: SecretStr = SecretStr("")
+
+    @property
+    def jdbc_url(self) -> str:
+        return f"jdbc:postgresql://{self.host}:{self.port}/{self.name}"
+
+    @property
+    def dsn(self) -> str:
+        """Connection string for psycopg, password included."""
+        return (
+            f"host={self.host} port={self.port} dbname={self.name} user={self.user} "
+            f"password={self.password.get_secret_value()}"
+        )
+
+
+class Trino(BaseModel):
+    """The query engine."""
+
+    host: str = "127.0.0.1"
+    port: int = 28080
+    user: str = "anabranch"
+
+
+class Archiver(BaseModel):
+    """When an open archive object is closed and stored: at this many payload bytes or at this age."""
+
+    group: str = "archiver"
+    max_bytes: int = 64 * 1024 * 1024
+    max_age_seconds: float = 10.0
+
+
+class Speed(BaseModel):
+    """The streaming application. ``horizon_seconds``: how far apart duplicates are still recognised."""
+
+    trigger_seconds: float = 2.0
+    max_offsets_per_trigger: int = 100_000
+    horizon_seconds: int = 3600
+    driver_memory: str = "1g"
+
+
+class Batch(BaseModel):
+    """The batch jobs."""
+
+    driver_memory: str = "3g"
+
+
+class Spark(BaseModel):
+    """Where Spark runs and where its extra jars are (one directory, filled by ``anabranch up``)."""
+
+    master: str = "local[2]"
+    jars: Path = Path("jars")
+
+
+class Settings(BaseSettings):
+    """Everything a process needs to find the others. See the module's text for where values come from."""
+
+    model_config = SettingsConfigDict(env_prefix="ANABRANCH_", env_nested_delimiter="__", extra="forbid")
+
+    kafka: Kafka = Kafka()
+    s3: ObjectStore = ObjectStore()
+    catalog: Database = Database(name="catalog", user="catalog")
+    ops: Database = Database(name="ops", user="ops")
+    trino: Trino = Trino()
+    archiver: Archiver = Archiver()
+    speed: Speed = Speed()
+    batch: Batch = Batch()
+    spark: Spark = Spark()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Environment before file, so that a container or a test can override a single value."""
+        file = JsonConfigSettingsSource(settings_cls, json_file=home_directory() / "settings.json")
+        return init_settings, env_settings, file
+
+    @cached_property
+    def home(self) -> Path:
+        """Directory of everything this installation keeps on local disk."""
+        return home_directory()
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The changelog topics, in a fixed order."""
+        return tuple(topic_of(entity) for entity in ENTITIES)
+
+
+def topic_of(entity: str) -> str:
+    """``order`` → ``changelog.order``."""
+    return f"changelog.{entity}"
+
+
+def entity_of(topic: str) -> str:
+    """``changelog.order`` → ``order``."""
+    return topic.removeprefix("changelog.")
