@@ -1,0 +1,103 @@
+"""From bytes to kinds: every record of the log is a change, bad, or a tombstone (duplicates are told apart later).
+
+:func:`classify` is what ``DataFrame.mapInArrow`` runs in both layers, so that a record is judged once and alike.
+"""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from changelog.validation import check
+
+CHANGE, DUPLICATE, BAD, TOMBSTONE, COUNT = "change", "duplicate", "bad", "tombstone", "count"
+
+RECORD = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("kafka_partition", pa.int32()),
+        ("kafka_offset", pa.int64()),
+        ("append_time", pa.timestamp("us", tz="UTC")),
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+    ]
+)
+"""A record as the log holds it. ``append_time`` is the broker's."""
+
+RECORD_DDL = (
+    "topic string, kafka_partition int, kafka_offset bigint, append_time timestamp, key binary, value binary"
+)
+
+CLASSIFIED_DDL = RECORD_DDL + ", kind string, reason string, service_name string, identifier string"
+"""``reason`` is there for bad records, ``service_name`` and ``identifier`` for changes."""
+
+_VERDICT = [("kind", pa.string()), ("reason", pa.string()), ("service_name", pa.string()), ("identifier", pa.string())]
+CLASSIFIED = pa.schema([*RECORD, *(pa.field(name, type_) for name, type_ in _VERDICT)])
+
+
+def classify(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Append kind, reason, service_name and identifier to batches of ``RECORD_DDL``. Never raises for bad input."""
+    for batch in batches:
+        yield classify_batch(batch)
+
+
+def classify_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """One batch of :func:`classify`: the same rows in the same order with four columns more."""
+    kinds: list[str] = []
+    reasons: list[str | None] = []
+    services: list[str | None] = []
+    identifiers: list[str | None] = []
+    topics = batch.column("topic").to_pylist()
+    keys = batch.column("key").to_pylist()
+    values = batch.column("value").to_pylist()
+    for topic, key, value in zip(topics, keys, values, strict=True):
+        if not value:
+            kind, reason, service, identifier = TOMBSTONE, None, None, None
+        else:
+            reason, service, identifier = check(topic[topic.index(".") + 1 :], key, value)
+            kind = CHANGE if reason is None else BAD
+        kinds.append(kind)
+        reasons.append(reason)
+        services.append(service)
+        identifiers.append(identifier)
+    verdict = [pa.array(column, pa.string()) for column in (kinds, reasons, services, identifiers)]
+    return pa.RecordBatch.from_arrays([*batch.columns, *verdict], names=CLASSIFIED.names)
+
+
+def classify_and_count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """:func:`classify`, and after the last batch one row of kind ``count`` for each topic-partition and kind seen.
+
+    In such a row ``kafka_offset`` is the lowest offset seen (which makes it unique in the log's history), ``reason``
+    the kind that was counted, ``identifier`` the number of records, ``append_time`` the latest of them. Counting has to
+    happen here: what the stream's duplicate detection drops can no longer be counted behind it.
+    """
+    seen: dict[tuple[str, int, str], tuple[int, int, object]] = {}
+    for batch in batches:
+        classified = classify_batch(batch)
+        groups = pa.Table.from_batches([classified]).group_by(["topic", "kafka_partition", "kind"])
+        for row in groups.aggregate(
+            [("kafka_offset", "min"), ("kafka_offset", "count"), ("append_time", "max")]
+        ).to_pylist():
+            key = (row["topic"], row["kafka_partition"], row["kind"])
+            first, records, latest = row["kafka_offset_min"], row["kafka_offset_count"], row["append_time_max"]
+            if key in seen:
+                first, records, latest = (
+                    min(first, seen[key][0]),
+                    records + seen[key][1],
+                    max(latest, seen[key][2]),
+                )
+            seen[key] = (first, records, latest)
+        yield classified
+    if seen:
+        rows = [
+            {
+                "topic": topic,
+                "kafka_partition": partition,
+                "kafka_offset": first,
+                "append_time": latest,
+                "kind": COUNT,
+                "reason": kind,
+                "identifier": str(records),
+            }
+            for (topic, partition, kind), (first, records, latest) in seen.items()
+        ]
+        yield pa.RecordBatch.from_pylist(rows, schema=CLASSIFIED)

@@ -1,0 +1,74 @@
+"""The operations database: generations, publications, runs. Schema, connection, and the one lock of publication."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg.rows import dict_row
+
+from runtime.settings import Settings
+
+Connection = psycopg.Connection[dict[str, Any]]
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS generations (
+    pipeline text NOT NULL, generation int NOT NULL, code_version text NOT NULL,
+    start_vector jsonb NOT NULL, warm_vector jsonb NOT NULL, topic_ids jsonb NOT NULL,
+    horizon_seconds int NOT NULL, created_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (pipeline, generation)
+);
+CREATE TABLE IF NOT EXISTS runs (
+    run_id text PRIMARY KEY, kind text NOT NULL, pipeline text, generation int, epoch bigint, vector jsonb,
+    views jsonb NOT NULL DEFAULT '{}', code_version text NOT NULL, state text NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT now(), finished_at timestamptz, detail jsonb NOT NULL DEFAULT '{}'
+);
+CREATE TABLE IF NOT EXISTS publications (
+    publication bigserial PRIMARY KEY, pipeline text NOT NULL, kind text NOT NULL, run_id text,
+    generation int NOT NULL, state text NOT NULL, code_version text NOT NULL,
+    published_at timestamptz NOT NULL DEFAULT now(), finished_at timestamptz
+);
+CREATE TABLE IF NOT EXISTS publication_views (
+    publication bigint NOT NULL REFERENCES publications, view text NOT NULL, run_id text, generation int NOT NULL,
+    epoch bigint NOT NULL, vector jsonb NOT NULL, snapshot bigint, restores bigint,
+    PRIMARY KEY (publication, view)
+);
+CREATE TABLE IF NOT EXISTS holds (
+    pipeline text PRIMARY KEY, publication bigint NOT NULL, held_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE IF NOT EXISTS archived (
+    topic text NOT NULL, kafka_partition int NOT NULL, kafka_offset bigint NOT NULL, append_time timestamptz,
+    updated_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (topic, kafka_partition)
+);
+CREATE TABLE IF NOT EXISTS archive_objects (
+    object text PRIMARY KEY, etag text NOT NULL, last_offset bigint NOT NULL, records bigint NOT NULL,
+    read_at timestamptz NOT NULL DEFAULT now()
+);
+"""
+"""``archived`` and ``archive_objects`` are caches of what the lake and the objects say; losing them loses time only."""
+
+_PUBLICATION_LOCK = 7_302_025
+_SCHEMA_LOCK = 7_302_026
+
+
+def connect(settings: Settings) -> Connection:
+    """An autocommit connection whose rows are dicts; the schema is there. Raises psycopg.OperationalError if down."""
+    connection = psycopg.connect(settings.ops.dsn, autocommit=True, row_factory=dict_row, connect_timeout=10)
+    with connection.transaction():
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
+        if connection.execute("SELECT to_regclass('archive_objects') AS there").fetchone() == {"there": None}:
+            connection.execute(SCHEMA)
+    return connection
+
+
+@contextmanager
+def publication_lock(connection: Connection) -> Iterator[None]:
+    """Hold the lock of publication, rollback, deletion and expiry; waits for whoever has it.
+
+    The lock belongs to the connection: it is released at the end, and by PostgreSQL if the process dies.
+    """
+    connection.execute("SELECT pg_advisory_lock(%s)", (_PUBLICATION_LOCK,))
+    try:
+        yield
+    finally:
+        connection.execute("SELECT pg_advisory_unlock(%s)", (_PUBLICATION_LOCK,))

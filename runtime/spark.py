@@ -1,0 +1,65 @@
+"""One way to make a Spark session: the lake's catalog, the locked jars, UTC, and secrets that no process list shows."""
+
+import os
+from collections.abc import Mapping
+
+from pyspark.sql import SparkSession
+
+from runtime.settings import Settings
+
+CATALOG = "lake"
+
+
+def session(settings: Settings, name: str, driver_memory: str, extra: Mapping[str, str] | None = None) -> SparkSession:
+    """A session with the Iceberg catalog ``lake``.
+
+    ``extra`` adds or overrides configuration. A second call in one process returns the same session. Passwords and
+    keys are set after the JVM has started, because Spark shows start-up configuration in its arguments.
+    """
+    local = settings.spark.master.startswith("local")
+    jars = str(settings.spark.jars / "*")
+    conf = {
+        "spark.driver.memory": driver_memory,
+        "spark.driver.extraClassPath": jars,
+        "spark.executor.extraClassPath": jars,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
+        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "1000000",
+        **(extra or {}),
+    }
+    if local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    builder: SparkSession.Builder = SparkSession.builder.appName(name).master(settings.spark.master)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    for key, value in lake_catalog(settings).items():
+        spark.conf.set(f"spark.sql.catalog.{CATALOG}{key}", value)
+    return spark
+
+
+def lake_catalog(settings: Settings) -> dict[str, str]:
+    """Configuration of the Iceberg catalog, keys as suffixes of ``spark.sql.catalog.lake``. Holds secrets."""
+    return {
+        "": "org.apache.iceberg.spark.SparkCatalog",
+        ".type": "jdbc",
+        ".uri": settings.catalog.jdbc_url,
+        ".jdbc.user": settings.catalog.user,
+        ".jdbc.password": settings.catalog.password.get_secret_value(),
+        ".jdbc.schema-version": "V1",
+        ".warehouse": f"s3://{settings.s3.lake_bucket}/warehouse",
+        ".io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        ".s3.endpoint": settings.s3.endpoint,
+        ".s3.path-style-access": "true",
+        ".s3.access-key-id": settings.s3.access_key,
+        ".s3.secret-access-key": settings.s3.secret_key.get_secret_value(),
+        ".client.region": settings.s3.region,
+        ".cache-enabled": "false",
+    }

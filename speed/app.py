@@ -1,0 +1,155 @@
+"""The speed application: ``python -m speed.app``. One process, one streaming query for each pipeline.
+
+It goes on where its checkpoint stands, and replays the epoch that a crash interrupted: the write of an epoch replaces
+whatever that epoch wrote before. SIGTERM ends it after the running epoch. Exit status 78 means that it must not be
+started again before somebody has looked: the message says what to do.
+"""
+
+import logging
+import signal
+import sys
+import time
+from types import FrameType
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StreamingQuery
+
+from changelog.topics import check_topics
+from runtime import faults
+from runtime.errors import TerminalError
+from runtime.heartbeat import Heartbeat
+from runtime.ops import connect
+from runtime.settings import Settings
+from runtime.spark import session
+from speed.generation import Generation, resume
+from speed.journal import BAD_RECORDS, JOURNAL
+from speed.positions import epoch_range, position_rows
+from speed.stream import contributions
+from speed.table import ensure_table, table_name
+from views.fold import Fold
+from views.registry import views_of
+
+log = logging.getLogger("speed")
+
+PIPELINE = "main"
+EXIT_CONFIGURATION = 78
+CONTRACT_CHECK_SECONDS = 30.0
+
+STREAM_CONF = {
+    "spark.sql.shuffle.partitions": "2",  # frozen in the checkpoint of a stateful query
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.metricsEnabled": "false",
+    "spark.python.worker.reuse": "true",
+}
+
+
+def main() -> int:
+    """Run until told to stop. Returns the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = Settings()
+    heartbeat = Heartbeat(settings.ops.dsn, "speed")
+    heartbeat.beat("starting", {})
+    try:
+        return run(settings, heartbeat)
+    except TerminalError as error:
+        log.error("%s", error)
+        heartbeat.beat("failed", {"error": str(error)})
+        return EXIT_CONFIGURATION
+
+
+def run(settings: Settings, heartbeat: Heartbeat) -> int:
+    """Start the query and watch it. Returns 0 after a stop that was asked for; raises what ended the query otherwise."""
+    stopping = False
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal stopping
+        stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    check_topics(settings)
+    spark = session(settings, "anabranch-speed", settings.speed.driver_memory, STREAM_CONF)
+    fold = Fold([JOURNAL, BAD_RECORDS, *(view.contribution for view in views_of(PIPELINE))])
+    ensure_table(spark, PIPELINE, fold.contributions)
+    with connect(settings) as ops:
+        generation = resume(settings, ops, PIPELINE, lambda number: _has_epochs(spark, number))
+    log.info("pipeline %s, generation %d, code %s", PIPELINE, generation.number, generation.code_version)
+    query = start(spark, settings, generation, fold)
+    checked = time.monotonic()
+    try:
+        while not stopping and not query.awaitTermination(1):
+            heartbeat.beat("running", _detail(generation, query))
+            if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
+                check_topics(settings)
+                checked = time.monotonic()
+    except StreamingQueryException as error:
+        heartbeat.beat("failed", {"error": str(error)[:2000]})
+        raise
+    heartbeat.beat("stopping", _detail(generation, query))
+    while query.isActive and query.status["isTriggerActive"] and query.status["message"] != "Waiting for data to arrive":
+        time.sleep(0.05)
+    query.stop()
+    spark.stop()
+    log.info("stopped")
+    return 0
+
+
+def start(spark: SparkSession, settings: Settings, generation: Generation, fold: Fold) -> StreamingQuery:
+    """Start the streaming query of one generation."""
+    checkpoint = generation.checkpoint(settings)
+    structs = fold.structs()
+    table = table_name(generation.pipeline)
+
+    def commit(batch: DataFrame, epoch: int) -> None:
+        """Write everything that epoch ``epoch`` produces, in one commit that replaces what it wrote before."""
+        start, end = epoch_range(checkpoint, epoch, generation.start)
+        rows = batch.unionByName(position_rows(batch.sparkSession, fold, start, end), allowMissingColumns=True)
+        produced = (
+            fold.reduced(rows)
+            .coalesce(1)  # one file an epoch
+            .select(
+                F.lit(generation.number).alias("generation"),
+                F.lit(epoch).cast("bigint").alias("epoch"),
+                "view",
+                *structs,
+            )
+        )
+        faults.point("speed.before-commit")
+        produced.writeTo(table).overwrite(
+            (F.col("generation") == generation.number) & (F.col("epoch") == epoch)
+        )
+        faults.point("speed.after-commit")
+
+    return (
+        contributions(spark, settings, generation, fold)
+        .writeStream.foreachBatch(commit)
+        .option("checkpointLocation", checkpoint.as_uri())
+        .trigger(processingTime=f"{settings.speed.trigger_seconds} seconds")
+        .queryName(f"speed-{generation.pipeline}-{generation.number}")
+        .start()
+    )
+
+
+def _has_epochs(spark: SparkSession, generation: int) -> bool:
+    return not spark.table(table_name(PIPELINE)).where(F.col("generation") == generation).isEmpty()
+
+
+def _detail(generation: Generation, query: StreamingQuery) -> dict[str, object]:
+    progress = query.lastProgress
+    return {
+        "pipeline": generation.pipeline,
+        "generation": generation.number,
+        "epoch": progress.batchId if progress else None,
+        "epoch_ms": progress.batchDuration if progress else None,
+        "rows_per_second": progress.processedRowsPerSecond if progress else None,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

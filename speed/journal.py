@@ -1,0 +1,50 @@
+"""What an epoch records about itself: a journal row for each topic-partition, and the bad records whole.
+
+They are contributions like those of the views, so they are made in the same aggregation and land in the same commit.
+"""
+
+from views.algebra import Contribution, Field, Key, State
+
+PARTITION_KEYS = (
+    Key(Field("topic", "string", "changelog topic"), "topic"),
+    Key(Field("kafka_partition", "int", "partition"), "kafka_partition"),
+)
+
+def _count(name: str, kind: str, comment: str) -> State:
+    return State(Field(name, "bigint", comment), f"if(kind = '{kind}', 1, 0)", "sum")
+
+
+JOURNAL = Contribution(
+    name="journal",  # start and end come from the offset log, see positions.rows
+    condition="kind <> 'change' OR newest",
+    keys=PARTITION_KEYS,
+    states=(
+        State(Field("start_offset", "bigint", "first offset of the epoch"), "null", "max"),
+        State(Field("end_offset", "bigint", "first offset after the epoch"), "null", "max"),
+        State(
+            Field("records", "bigint", "records read: changes + duplicates + bad + tombstones"),
+            "if(kind = 'count', cast(identifier AS bigint), 0)",
+            "sum",
+        ),
+        _count("changes", "change", "changes folded"),
+        _count("bad", "bad", "bad records, kept whole in this epoch"),
+        _count("tombstones", "tombstone", "records without a value"),
+        State(
+            Field("last_append_time", "timestamp", "the broker's time of the newest record"),
+            "if(kind = 'count', append_time, null)",
+            "max",
+        ),
+    ),
+)
+
+BAD_RECORDS = Contribution(
+    name="bad",
+    condition="kind = 'bad'",
+    keys=(*PARTITION_KEYS, Key(Field("kafka_offset", "bigint", "offset"), "kafka_offset")),
+    states=(
+        State(Field("reason", "string", "why it is bad"), "reason", "newest"),
+        State(Field("append_time", "timestamp", "the broker's time"), "append_time", "newest"),
+        State(Field("key", "binary", "Kafka key"), "key", "newest"),
+        State(Field("value", "binary", "the record whole"), "value", "newest"),
+    ),
+)

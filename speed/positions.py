@@ -1,0 +1,50 @@
+"""Where an epoch starts and ends, from Spark's own offset log: right for quiet partitions and empty epochs too."""
+
+import json
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from changelog.positions import Vector
+from runtime.errors import ContractError
+from speed.journal import JOURNAL
+from views.fold import Fold
+
+
+def epoch_end(checkpoint: Path, epoch: int) -> Vector:
+    """End of ``epoch``, as Spark wrote it down before it ran the epoch (``<checkpoint>/offsets/<epoch>``).
+
+    The file is ``v1``, a line of metadata, and a line of offsets for each source; the application has one source.
+    Raises ContractError if it is not there or not in this form.
+    """
+    path = checkpoint / "offsets" / str(epoch)
+    try:
+        version, _metadata, offsets = path.read_text().splitlines()
+        if version != "v1":
+            raise ValueError(f"version {version!r}")
+        return {
+            topic: {int(partition): int(offset) for partition, offset in partitions.items()}
+            for topic, partitions in json.loads(offsets).items()
+        }
+    except (OSError, ValueError) as error:
+        raise ContractError(
+            f"checkpoint {checkpoint}: the offsets of epoch {epoch} cannot be read ({error}); "
+            "begin a new generation: anabranch generation new"
+        ) from error
+
+
+def epoch_range(checkpoint: Path, epoch: int, start: Vector) -> tuple[Vector, Vector]:
+    """(start, end) of an epoch; ``start`` is the generation's own, where epoch 0 begins."""
+    return (epoch_end(checkpoint, epoch - 1) if epoch > 0 else start), epoch_end(checkpoint, epoch)
+
+
+def position_rows(spark: SparkSession, fold: Fold, start: Vector, end: Vector) -> DataFrame:
+    """One contribution to the journal for each topic-partition, with its start and end; the other slots are missing."""
+    place = fold.places(JOURNAL.name)
+    names = ["view", *(place[name] for name in ("topic", "kafka_partition", "start_offset", "end_offset"))]
+    values = ", ".join(
+        f"('{JOURNAL.name}', '{topic}', {partition}, {start[topic][partition]}L, {offset}L)"
+        for topic, partitions in end.items()
+        for partition, offset in partitions.items()
+    )
+    return spark.sql(f"SELECT * FROM VALUES {values} AS position({', '.join(names)})")

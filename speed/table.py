@@ -1,0 +1,46 @@
+"""``speed.<pipeline>``: one table, one commit an epoch; a row concerns one view and fills that view's struct."""
+
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from runtime.spark import CATALOG
+from views.algebra import Contribution
+
+BUCKET = 64
+"""Epochs in one partition of the table. Maintenance touches closed buckets only."""
+
+PROPERTIES = {
+    "format-version": "2",
+    "write.distribution-mode": "none",
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "50",
+    "write.parquet.compression-codec": "zstd",
+    "commit.retry.num-retries": "10",
+}
+
+
+def table_name(pipeline: str) -> str:
+    """``lake.speed.<pipeline>``."""
+    return f"{CATALOG}.speed.{pipeline}"
+
+
+def struct_ddl(contribution: Contribution) -> str:
+    """Spark SQL type of a contribution's struct column."""
+    return "struct<" + ", ".join(f"{field.name}: {field.type}" for field in contribution.fields) + ">"
+
+
+def ensure_table(spark: SparkSession, pipeline: str, contributions: Sequence[Contribution]) -> None:
+    """Create the pipeline's table, or add the struct columns of new views. A second call changes nothing."""
+    name = table_name(pipeline)
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.speed")
+    columns = ", ".join(f"{c.name} {struct_ddl(c)}" for c in contributions)
+    properties = ", ".join(f"'{key}' = '{value}'" for key, value in PROPERTIES.items())
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {name} (generation int NOT NULL, epoch bigint NOT NULL, view string NOT NULL, "
+        f"{columns}) USING iceberg PARTITIONED BY (generation, truncate({BUCKET}, epoch)) TBLPROPERTIES ({properties})"
+    )
+    there = set(spark.table(name).columns)
+    for contribution in contributions:
+        if contribution.name not in there:
+            spark.sql(f"ALTER TABLE {name} ADD COLUMN {contribution.name} {struct_ddl(contribution)}")

@@ -1,0 +1,47 @@
+"""Latest: the newest version of each entity, deleted ones absent. Newest is the highest offset, never a clock."""
+
+from dataclasses import dataclass
+
+from views.algebra import Contribution, Field, Key, Read, State, View
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latest(View):
+    """One row for each ``ref`` of ``entity``: its newest version.
+
+    Versions are told apart by (guest_ref, ref): all records of one guest are in one partition, so their offsets can
+    be compared. An entity that changes its guest is deleted under the old one and created under the new one.
+    ``columns`` are the entity's fields in snake_case with their Spark SQL types, the refs left out.
+    """
+
+    name: str
+    comment: str
+    entity: str
+    columns: tuple[Field, ...]
+    pipeline: str = "main"
+
+    @property
+    def _guest(self) -> str:
+        return "ref" if self.entity == "guest" else "guest_ref"
+
+    @property
+    def contribution(self) -> Contribution:
+        keys = (
+            Key(Field("guest_ref", "string", "the guest"), self._guest),
+            Key(Field("ref", "string", f"the {self.entity}"), "ref"),
+        )
+        states = (
+            State(Field("kafka_offset", "bigint", "offset of the newest version"), "kafka_offset", "max"),
+            State(Field("deleted", "boolean", "whether the newest version is a delete"), "weight < 0", "newest"),
+            *(State(column, f"row.{column.name}", "newest") for column in self.columns),
+        )
+        return Contribution(self.name, f"topic = 'changelog.{self.entity}' AND newest", keys, states)
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        names = [key.field for key in self.contribution.keys if self.entity != "guest" or key.field.name == "ref"]
+        return tuple(Read(column.name, column.name, column.comment) for column in (*names, *self.columns))
+
+    @property
+    def present(self) -> str:
+        return "NOT deleted"
