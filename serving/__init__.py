@@ -1,0 +1,1 @@
+"""The serving layer: publication, merged SQL, the boundary, and the client."""

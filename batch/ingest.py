@@ -1,0 +1,352 @@
+"""Ingest: raw objects → ``archive.<entity>``. At-least-once objects become exactly-once records.
+
+``spark-submit batch/ingest.py`` or ``anabranch batch``. Each table advances by one commit, which replaces everything at
+or after the position that was read and is validated against the snapshot it was read from: of two ingests at once, one
+is refused and reads again. Killed at any point, the next run goes on from what the tables hold.
+"""
+
+import argparse
+import json
+import logging
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from functools import reduce
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from batch.archive_table import EMPTY, archive_name, current_snapshot, ensure_archive, positions
+from batch.holes import Hole, find, look_up, lost
+from batch.raw import BROKEN, OBJECT, read_objects
+from changelog.archive.store import ArchiveStore
+from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE
+from changelog.positions import Vector, to_json
+from changelog.topics import check_topics, start_offsets, topic_ids
+from changelog.typed import entity_columns, typed
+from runtime import faults
+from runtime.errors import AnabranchError, ConflictError, HoleError
+from runtime.ops import Connection, connect
+from runtime.settings import ENTITIES, Settings, topic_of
+from runtime.spark import session
+
+log = logging.getLogger("ingest")
+
+IDENTITY = ["topic", "key", "service_name", "identifier"]
+ATTEMPTS = 5
+
+BATCH_CONF = {"spark.sql.shuffle.partitions": "4", "spark.driver.maxResultSize": "1g"}
+
+
+@dataclass
+class Report:
+    """What an ingest did: records by kind, holes mended from Kafka, proven empty and lost, alarms, seconds."""
+
+    records: dict[str, int] = field(default_factory=dict)
+    objects: int = 0
+    mended: int = 0
+    lost: list[str] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
+    archived: dict[str, dict[str, int]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def ingest(spark: SparkSession, settings: Settings, accept: tuple[Hole, ...] = ()) -> Report:
+    """Bring every ``archive.<entity>`` up to what the objects hold. A second call with nothing new writes nothing.
+
+    ``accept``: ranges that the operator declares lost, which become empty ranges. Raises ContractError, ArchiveError,
+    or ConflictError if other ingests kept coming first.
+    """
+    began = time.monotonic()
+    check_topics(settings)
+    ids = topic_ids(settings)
+    for entity in ENTITIES:
+        ensure_archive(spark, entity, ids[topic_of(entity)], settings.kafka.partitions)
+    pending, report = set(ENTITIES), Report()
+    with connect(settings) as ops:
+        for attempt in range(ATTEMPTS):
+            pending = _pass(spark, settings, ops, pending, accept, report)
+            if not pending:
+                break
+            log.info("another ingest came first for %s; reading again (%d)", ", ".join(sorted(pending)), attempt + 1)
+        else:
+            raise ConflictError("other ingests kept coming first; run this again")
+        snapshots = {entity: _snapshot(spark, entity) for entity in ENTITIES}
+        report.archived = to_json(positions(spark, snapshots, settings.kafka.partitions))
+    report.seconds = round(time.monotonic() - began, 3)
+    return report
+
+
+def _pass(
+    spark: SparkSession,
+    settings: Settings,
+    ops: Connection,
+    entities: set[str],
+    accept: tuple[Hole, ...],
+    report: Report,
+) -> set[str]:
+    """One pass over the objects of ``entities``. Returns those whose commit was refused because somebody was first."""
+    snapshots = {entity: _snapshot(spark, entity) for entity in entities}
+    position = positions(spark, snapshots, settings.kafka.partitions)
+    objects = _unread(settings, ops, position)
+    if not objects:
+        _remember_positions(spark, ops, entities)
+        return set()
+    log.info("reading %d objects", len(objects))
+    read = read_objects(spark, settings.s3, objects, position, spark.sparkContext.defaultParallelism).persist()
+    try:
+        about = read.where(F.col("kind").isin(OBJECT, BROKEN)).collect()
+        records = read.where(~F.col("kind").isin(OBJECT, BROKEN)).drop("object", "etag")
+        whole, ranges, until = _without_holes(spark, settings, records, position, accept, report)
+        marked = _mark_duplicates(spark, snapshots, whole.where(_below(until))).persist()
+        try:
+            refused = set()
+            for entity in sorted(entities):
+                if _commit(spark, entity, snapshots[entity], position[topic_of(entity)], marked, ranges, until, report):
+                    faults.point("ingest.after-commit")
+                else:
+                    refused.add(entity)
+        finally:
+            marked.unpersist()
+        _remember_objects(ops, about, report)
+        _remember_positions(spark, ops, entities - refused)
+        report.objects += len(about)
+        return refused
+    finally:
+        read.unpersist()
+
+
+def _unread(settings: Settings, ops: Connection, position: Vector) -> list[tuple[str, int, str, str]]:
+    """Objects that may hold offsets at or after the position. One seen before, byte for byte (etag), is known by its
+    last offset; nothing is concluded from a name."""
+    known = {row["object"]: row for row in ops.execute("SELECT * FROM archive_objects").fetchall()}
+    store = ArchiveStore(settings.s3)
+    found = []
+    for topic, partitions in position.items():
+        for item in store.list_objects(topic):
+            seen = known.get(item.key)
+            if item.partition not in partitions:
+                continue
+            if seen and seen["etag"] == item.etag and seen["last_offset"] < partitions[item.partition]:
+                continue
+            found.append((topic, item.partition, item.key, item.etag))
+    return found
+
+
+def _without_holes(
+    spark: SparkSession,
+    settings: Settings,
+    records: DataFrame,
+    position: Vector,
+    accept: tuple[Hole, ...],
+    report: Report,
+) -> tuple[DataFrame, list[Hole], Vector]:
+    """Records with their holes mended, the ranges proven empty, and where each partition must stop."""
+    until: Vector = {topic: dict.fromkeys(partitions, sys.maxsize) for topic, partitions in position.items()}
+    holes = find(records, position)
+    if not holes:
+        return records, [], until
+    starts = start_offsets(settings)
+    mended = look_up(spark, settings, holes, starts)
+    if mended is not None:
+        mended = mended.persist()
+        report.mended += mended.count()
+        records = records.unionByName(mended)
+    missing = lost(holes, starts)
+    empty: list[Hole] = []
+    for hole in find(records, position):
+        gone = [m for m in missing if m.topic == hole.topic and m.partition == hole.partition and m.first <= hole.last]
+        gone = [m for m in gone if m.last >= hole.first and not any(_within(m, hole, a) for a in accept)]
+        if gone:
+            stop = until[hole.topic]
+            stop[hole.partition] = min(stop[hole.partition], max(hole.first, gone[0].first))
+            report.lost.append(str(Hole(hole.topic, hole.partition, max(hole.first, gone[0].first), gone[-1].last)))
+        else:
+            empty.append(hole)
+    return records, empty, until
+
+
+def _within(missing: Hole, hole: Hole, accepted: Hole) -> bool:
+    same = (accepted.topic, accepted.partition) == (hole.topic, hole.partition)
+    first, last = max(missing.first, hole.first), min(missing.last, hole.last)
+    return same and accepted.first <= first and accepted.last >= last
+
+
+def _below(until: Vector) -> str:
+    limits = [
+        f"NOT (topic = '{topic}' AND kafka_partition = {partition} AND kafka_offset >= {end})"
+        for topic, partitions in until.items()
+        for partition, end in partitions.items()
+        if end != sys.maxsize
+    ]
+    return " AND ".join(limits) or "true"
+
+
+def _mark_duplicates(spark: SparkSession, snapshots: dict[str, int], records: DataFrame) -> DataFrame:
+    """One row for each offset; a change whose identity came before, here or in the archive, becomes a duplicate.
+
+    Of the copies the lowest offset survives. The fold reads the mark.
+    """
+    single = records.dropDuplicates(["topic", "kafka_partition", "kafka_offset"])
+    copies = Window.partitionBy(*IDENTITY, "kind").orderBy("kafka_offset")
+    single = single.withColumn(
+        "copy", F.when(F.col("kind") == CHANGE, F.row_number().over(copies)).otherwise(F.lit(1))
+    )
+    archived = [
+        spark.read.option("snapshot-id", snapshot)
+        .table(archive_name(entity))
+        .where(F.col("kind") == CHANGE)
+        .select(F.lit(topic_of(entity)).alias("topic"), "key", "service_name", "identifier")
+        for entity, snapshot in snapshots.items()
+    ]
+    before = reduce(DataFrame.unionByName, archived)
+    new = single.where((F.col("kind") == CHANGE) & (F.col("copy") == 1)).select(*IDENTITY)
+    seen = before.join(new, IDENTITY, "left_semi").distinct().withColumn("seen", F.lit(True))
+    return (
+        single.join(seen, IDENTITY, "left")
+        .withColumn(
+            "kind",
+            F.when((F.col("kind") == CHANGE) & ((F.col("copy") > 1) | F.col("seen").isNotNull()), DUPLICATE).otherwise(
+                F.col("kind")
+            ),
+        )
+        .drop("copy", "seen")
+    )
+
+
+def _commit(
+    spark: SparkSession,
+    entity: str,
+    snapshot: int,
+    position: dict[int, int],
+    marked: DataFrame,
+    ranges: list[Hole],
+    until: Vector,
+    report: Report,
+) -> bool:
+    """Replace everything at or after ``position`` by the new rows. False if another commit came first."""
+    topic, name = topic_of(entity), archive_name(entity)
+    rows = typed(marked.where(F.col("topic") == topic)).select(
+        "kafka_partition",
+        "kafka_offset",
+        F.col("kafka_offset").alias("last_offset"),
+        "kind",
+        "append_time",
+        "key",
+        "service_name",
+        "identifier",
+        "reason",
+        F.when(F.col("kind") == CHANGE, entity_columns(entity, "current")).alias("current"),
+        F.when(F.col("kind") == CHANGE, entity_columns(entity, "original")).alias("original"),
+        F.when(F.col("kind") != CHANGE, F.col("value")).alias("value"),
+    )
+    empty = [hole for hole in ranges if hole.topic == topic and hole.last < until[topic][hole.partition]]
+    if empty:
+        values = ", ".join(f"({h.partition}, {h.first}L, {h.last}L, '{EMPTY}')" for h in empty)
+        columns = "kafka_partition, kafka_offset, last_offset, kind"
+        rows = rows.unionByName(
+            spark.sql(f"SELECT * FROM VALUES {values} AS r({columns})"), allowMissingColumns=True
+        )
+    condition = " OR ".join(f"(kafka_partition = {p} AND kafka_offset >= {start})" for p, start in position.items())
+    faults.point("ingest.before-commit")
+    try:
+        (
+            rows.repartition(len(position), "kafka_partition")
+            .sortWithinPartitions("kafka_partition", "kafka_offset")
+            .writeTo(name)
+            .option("isolation-level", "serializable")
+            .option("validate-from-snapshot-id", str(snapshot))
+            .overwrite(F.expr(condition))
+        )
+    except Py4JJavaError as error:
+        if "ValidationException" in str(error) or "CommitFailedException" in str(error):
+            return False
+        raise
+    new = spark.table(name).where(condition).groupBy("kind").count().collect()
+    for kind, count in new:
+        report.records[kind] = report.records.get(kind, 0) + count
+    return True
+
+
+def _remember_objects(ops: Connection, about: list[Row], report: Report) -> None:
+    for row in about:
+        if row["kind"] == BROKEN:
+            report.alarms.append(row["reason"])
+            continue
+        ops.execute(
+            "INSERT INTO archive_objects (object, etag, last_offset, records) VALUES (%s, %s, %s, %s) ON CONFLICT "
+            "(object) DO UPDATE SET (etag, last_offset, records, read_at) = "
+            "(excluded.etag, excluded.last_offset, excluded.records, now())",
+            (row["object"], row["etag"], row["kafka_offset"], int(row["identifier"])),
+        )
+
+
+def _remember_positions(spark: SparkSession, ops: Connection, entities: set[str]) -> None:
+    """Note the archived positions in the operations database, for status and for the start of generations."""
+    for entity in entities:
+        files = spark.table(f"{archive_name(entity)}.files")
+        ends = files.groupBy("partition.kafka_partition").agg(
+            F.expr("max(readable_metrics.last_offset.upper_bound)").alias("last"),
+            F.expr("max(readable_metrics.append_time.upper_bound)").cast("string").alias("time"),
+        )
+        for partition, last, append_time in ends.collect():
+            ops.execute(
+                "INSERT INTO archived (topic, kafka_partition, kafka_offset, append_time) VALUES (%s, %s, %s, "
+                "%s::timestamp AT TIME ZONE 'UTC') ON CONFLICT (topic, kafka_partition) DO UPDATE SET "
+                "(kafka_offset, append_time, updated_at) = (excluded.kafka_offset, excluded.append_time, now())",
+                (topic_of(entity), partition, last + 1, append_time),
+            )
+
+
+def _snapshot(spark: SparkSession, entity: str) -> int:
+    snapshot = current_snapshot(spark, archive_name(entity))
+    assert snapshot is not None
+    return snapshot
+
+
+def main(argv: list[str] | None = None) -> int:
+    """``ingest [--accept-hole TOPIC/PARTITION/FIRST-LAST …]``. Prints the report as JSON; 1 on a hole or an alarm."""
+    parser = argparse.ArgumentParser(prog="ingest", description=__doc__)
+    parser.add_argument("--accept-hole", action="append", default=[], metavar="TOPIC/PARTITION/FIRST-LAST")
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = Settings()
+    spark = session(settings, "anabranch-ingest", settings.batch.driver_memory, BATCH_CONF)
+    try:
+        report = ingest(spark, settings, tuple(parse_hole(text) for text in arguments.accept_hole))
+        print(json.dumps(asdict(report)))
+        complain(report)
+    except AnabranchError as error:
+        log.error("%s", error)
+        return 1
+    finally:
+        spark.stop()
+    return 0
+
+
+def complain(report: Report) -> None:
+    """Raise HoleError or ArchiveError for what an ingest could not bring in; everything else is in the tables."""
+    if report.lost:
+        accept = " ".join(f"--accept-hole {hole}" for hole in report.lost)
+        raise HoleError(
+            f"missing from the archive, and Kafka no longer has them: {', '.join(report.lost)}. Restore their objects "
+            f"and run this again, or declare them lost: anabranch batch {accept}"
+        )
+    if report.alarms:
+        raise ArchiveError(
+            "objects that cannot be read (what they held was taken from Kafka as far as it was missing): "
+            + "; ".join(report.alarms)
+        )
+
+
+def parse_hole(text: str) -> Hole:
+    """``changelog.order/3/100-105`` → Hole. Raises ValueError."""
+    topic, partition, offsets = text.split("/")
+    first, last = offsets.split("-")
+    return Hole(topic, int(partition), int(first), int(last))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""Connections to Trino. Every statement is checked to its end: an error is raised here and nowhere later."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from trino import exceptions
+from trino.dbapi import Connection, connect as dbapi_connect
+
+from runtime.errors import TerminalError, TransientError
+from runtime.settings import Settings
+
+
+def connect(settings: Settings, schema: str | None = None) -> Connection:
+    """A connection with default catalog ``lake``."""
+    return dbapi_connect(
+        host=settings.trino.host,
+        port=settings.trino.port,
+        user=settings.trino.user,
+        source="anabranch",
+        catalog="lake",
+        schema=schema,
+        timezone="UTC",
+        max_attempts=5,
+    )
+
+
+def execute(connection: Connection, sql: str) -> tuple[list[str], list[Sequence[Any]]]:
+    """Run one statement and fetch all: (column names, rows).
+
+    Raises TerminalError with Trino's own message for a statement that is wrong, TransientError if Trino is not there.
+    """
+    cursor = connection.cursor()
+    try:
+        cursor.execute(sql)
+        rows = cursor.fetchall()
+    except exceptions.TrinoUserError as error:
+        raise TerminalError(f"{error.error_name}: {error.message}") from error
+    except (exceptions.Error, OSError) as error:
+        raise TransientError(f"Trino did not answer: {error}") from error
+    return [column[0] for column in cursor.description or []], rows

@@ -1,0 +1,297 @@
+"""Publication: one row in ``publications``, then one ``CREATE OR REPLACE VIEW`` for each view, then read back.
+
+What is served is what the views say. A view's text pins batch snapshot, generation and epoch together, so a query sees
+the old pair or the new pair and never a mix; and every pair that was ever published is exact by itself, so it does not
+matter that views are replaced one after another. A publication that was interrupted is finished by whoever comes next.
+"""
+
+import json
+import logging
+import re
+from dataclasses import dataclass
+
+from trino.dbapi import Connection as TrinoConnection
+
+from changelog.positions import Vector, covers, from_json, to_json
+from runtime import faults, ops, trino
+from runtime.errors import HeldError, TerminalError
+from runtime.ops import Connection
+from runtime.settings import Settings, topic_of
+from runtime.version import code_version
+from serving import sql
+from serving.sql import Pin
+from views.algebra import View
+from views.registry import all_views, view_named, views_of
+
+log = logging.getLogger("publication")
+
+_COMMENT = re.compile(r"publication (\d+):")
+
+
+@dataclass(frozen=True)
+class Served:
+    """One view in one publication."""
+
+    view: str
+    publication: int
+    run_id: str | None
+    generation: int
+    epoch: int
+    vector: Vector
+    snapshot: int | None
+    records: int
+    restores: int | None
+
+    @property
+    def pin(self) -> Pin:
+        return Pin(self.snapshot, self.generation, self.epoch)
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a call published: ``publication`` is None if there was nothing to do."""
+
+    publication: int | None
+    kind: str
+    views: tuple[str, ...]
+
+
+def publish_initial(settings: Settings, pipeline: str = "main") -> Published:
+    """Publish the views from the speed layer alone, from the start of its first generation. Idempotent.
+
+    Views that were never published (a new definition) are published when a batch run has built them.
+    """
+    with ops.connect(settings) as connection, ops.publication_lock(connection):
+        _recover(settings, connection)
+        done = connection.execute("SELECT 1 FROM publications WHERE pipeline = %s", (pipeline,)).fetchone()
+        if done:
+            return Published(None, "initial", ())
+        first = connection.execute(
+            "SELECT generation, start_vector FROM generations WHERE pipeline = %s ORDER BY generation LIMIT 1",
+            (pipeline,),
+        ).fetchone()
+        if first is None:
+            raise TerminalError("the speed layer has not begun a generation yet: anabranch status")
+        start = from_json(first["start_vector"])
+        if any(offset for partitions in start.values() for offset in partitions.values()):
+            raise TerminalError(
+                "the speed layer's first generation does not begin at the beginning of the log, so the speed side alone "
+                "is not the whole: run anabranch batch --full"
+            )
+        served = [
+            Served(view.name, 0, None, first["generation"], 0, start, None, 0, None) for view in views_of(pipeline)
+        ]
+        return _publish(settings, connection, pipeline, "initial", None, served)
+
+
+def publish(settings: Settings, run_id: str | None = None, pipeline: str = "main") -> Published:
+    """Publish a finished run, by default the newest. Publishing what is served already does nothing.
+
+    Raises HeldError after a rollback, TerminalError if there is no such run or it lies behind what is served (going
+    back is ``rollback``).
+    """
+    with ops.connect(settings) as connection, ops.publication_lock(connection):
+        _recover(settings, connection)
+        _raise_if_held(connection, pipeline)
+        run = connection.execute(
+            "SELECT * FROM runs WHERE pipeline = %s AND state = 'built' AND (%s::text IS NULL OR run_id = %s) "
+            "ORDER BY finished_at DESC LIMIT 1",
+            (pipeline, run_id, run_id),
+        ).fetchone()
+        if run is None:
+            raise TerminalError(f"there is no finished run{f' {run_id}' if run_id else ''} to publish: anabranch batch")
+        vector = from_json(run["vector"])
+        now = {served.view: served for served in current(connection)}
+        chosen = []
+        for name, built in sorted(run["views"].items()):
+            before = now.get(name)
+            if before and before.run_id == run["run_id"]:
+                continue
+            if before and not covers(vector, before.vector):
+                raise TerminalError(
+                    f"run {run['run_id']} ends at {to_json(vector)}, behind what {name} serves; to go back use rollback"
+                )
+            chosen.append(
+                Served(
+                    name, 0, run["run_id"], run["generation"], run["epoch"], vector, built["snapshot"],
+                    built["records"], None,
+                )
+            )  # fmt: skip
+        if not chosen:
+            return Published(None, "batch", ())
+        return _publish(settings, connection, pipeline, "batch", run["run_id"], chosen)
+
+
+def rollback(settings: Settings, names: list[str], pipeline: str = "main") -> Published:
+    """Publish, of each view named (all if none), the pair that was served before; hold automatic publication.
+
+    A second call goes one further back. Raises TerminalError where there is nothing before, or its generation no
+    longer runs.
+    """
+    with ops.connect(settings) as connection, ops.publication_lock(connection):
+        _recover(settings, connection)
+        newest = connection.execute(
+            "SELECT max(generation) AS g FROM generations WHERE pipeline = %s", (pipeline,)
+        ).fetchone()
+        chosen = []
+        for view in [view_named(name) for name in names] or list(views_of(pipeline)):
+            before = _before(connection, view)
+            if newest and before.generation != newest["g"]:
+                raise TerminalError(
+                    f"{view.name}: publication {before.publication} stands on generation {before.generation}, which no "
+                    f"longer runs (now {newest['g']})"
+                )
+            chosen.append(before)
+        published = _publish(settings, connection, pipeline, "rollback", None, chosen)
+        connection.execute(
+            "INSERT INTO holds (pipeline, publication) VALUES (%s, %s) ON CONFLICT (pipeline) DO UPDATE SET "
+            "publication = excluded.publication",
+            (pipeline, published.publication),
+        )
+        return published
+
+
+def release(settings: Settings, pipeline: str = "main") -> bool:
+    """Let publication go on after a rollback. Returns whether it was held."""
+    with ops.connect(settings) as connection:
+        return connection.execute("DELETE FROM holds WHERE pipeline = %s", (pipeline,)).rowcount > 0
+
+
+def current(connection: Connection) -> list[Served]:
+    """The newest finished publication of each view."""
+    rows = connection.execute(
+        "SELECT DISTINCT ON (v.view) v.* FROM publication_views v JOIN publications p USING (publication) "
+        "WHERE p.state = 'finished' ORDER BY v.view, v.publication DESC"
+    ).fetchall()
+    return [_served(row) for row in rows]
+
+
+def _served(row: dict[str, object]) -> Served:
+    return Served(
+        str(row["view"]),
+        int(str(row["publication"])),
+        row["run_id"],  # type: ignore[arg-type]  # text or null
+        int(str(row["generation"])),
+        int(str(row["epoch"])),
+        from_json(row["vector"]),  # type: ignore[arg-type]  # jsonb
+        row["snapshot"],  # type: ignore[arg-type]  # bigint or null
+        int(str(row["records"])),
+        row["restores"],  # type: ignore[arg-type]  # bigint or null
+    )
+
+
+def _before(connection: Connection, view: View) -> Served:
+    """The pair that was served before the one that is served now; a rollback counts as what it restored."""
+    rows = connection.execute(
+        "SELECT v.* FROM publication_views v JOIN publications p USING (publication) "
+        "WHERE v.view = %s AND p.state = 'finished' ORDER BY v.publication DESC",
+        (view.name,),
+    ).fetchall()
+    if not rows:
+        raise TerminalError(f"{view.name} has never been published")
+    now = rows[0]["restores"] or rows[0]["publication"]
+    for row in rows:
+        if row["publication"] < now and row["restores"] is None:
+            found = _served(row)
+            return Served(**{**found.__dict__, "restores": found.publication})
+    raise TerminalError(f"{view.name}: there is no publication before {now}")
+
+
+def _raise_if_held(connection: Connection, pipeline: str) -> None:
+    held = connection.execute("SELECT * FROM holds WHERE pipeline = %s", (pipeline,)).fetchone()
+    if held:
+        raise HeldError(
+            f"publication is held since the rollback of {held['held_at']:%Y-%m-%d %H:%M} (publication "
+            f"{held['publication']}); let it go on with: anabranch release"
+        )
+
+
+def _publish(
+    settings: Settings, connection: Connection, pipeline: str, kind: str, run_id: str | None, views: list[Served]
+) -> Published:
+    """Record what is to be served, then serve it."""
+    with connection.transaction():
+        row = connection.execute(
+            "INSERT INTO publications (pipeline, kind, run_id, generation, state, code_version) "
+            "VALUES (%s, %s, %s, %s, 'started', %s) RETURNING publication",
+            (pipeline, kind, run_id, max(view.generation for view in views), code_version()),
+        ).fetchone()
+        assert row is not None
+        number = int(row["publication"])
+        for view in views:
+            connection.execute(
+                "INSERT INTO publication_views (publication, view, topic, run_id, generation, epoch, vector, snapshot, "
+                "records, restores) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+                (
+                    number, view.view, topic_of(view_named(view.view).entity), view.run_id, view.generation, view.epoch,
+                    json.dumps(to_json(view.vector)), view.snapshot, view.records, view.restores,
+                ),
+            )  # fmt: skip
+    faults.point("publish.recorded")
+    _serve(settings, connection, number, kind)
+    log.info("publication %d (%s): %s", number, kind, ", ".join(view.view for view in views))
+    return Published(number, kind, tuple(view.view for view in views))
+
+
+def _recover(settings: Settings, connection: Connection) -> None:
+    """Finish publications that were interrupted, oldest first."""
+    rows = connection.execute(
+        "SELECT publication, kind FROM publications WHERE state = 'started' ORDER BY publication"
+    ).fetchall()
+    for row in rows:
+        log.info("finishing publication %d, which was interrupted", row["publication"])
+        _serve(settings, connection, row["publication"], row["kind"])
+
+
+def _serve(settings: Settings, connection: Connection, publication: int, kind: str) -> None:
+    """Replace the views of a recorded publication and read back that they are served."""
+    rows = connection.execute(
+        "SELECT * FROM publication_views WHERE publication = %s ORDER BY view", (publication,)
+    ).fetchall()
+    lake = trino.connect(settings)
+    _ensure_schemas(lake)
+    known = {view.name for view in all_views()}
+    for row in rows:
+        served = _served(row)
+        if served.view not in known:
+            continue  # its definition is gone; it keeps serving what it served
+        view = view_named(served.view)
+        comment = (
+            f"{view.comment}. publication {publication}: {kind}, generation {served.generation}, epoch {served.epoch}, "
+            f"batch snapshot {served.snapshot}"
+        ).replace("'", "''")
+        for name, text in ((view.name, sql.merged(view, served.pin)), (f"{view.name}_states", sql.states(view, served.pin))):
+            trino.execute(lake, f"CREATE OR REPLACE VIEW lake.serving.{name} COMMENT '{comment}' SECURITY INVOKER AS {text}")
+            faults.point("publish.between-views")
+    said = views_say(lake)
+    wrong = [row["view"] for row in rows if row["view"] in known and said.get(row["view"]) != publication]
+    if wrong:
+        raise TerminalError(f"publication {publication} was not served as written: {', '.join(wrong)} say {said}")
+    connection.execute(
+        "UPDATE publications SET state = 'finished', finished_at = now() WHERE publication = %s", (publication,)
+    )
+
+
+def views_say(lake: TrinoConnection) -> dict[str, int]:
+    """Which publication each served view carries, as Trino tells it."""
+    _, rows = trino.execute(
+        lake,
+        "SELECT table_name, comment FROM system.metadata.table_comments "
+        "WHERE catalog_name = 'lake' AND schema_name = 'serving'",
+    )
+    return {
+        name: int(match[1]) for name, comment in rows if comment is not None and (match := _COMMENT.search(comment))
+    }
+
+
+def _ensure_schemas(lake: TrinoConnection) -> None:
+    """The schemas of what Trino owns, and the views that do not change between publications."""
+    for schema in ("serving", "ops"):
+        trino.execute(lake, f"CREATE SCHEMA IF NOT EXISTS lake.{schema}")
+    fixed = {
+        "lake.ops.epochs": sql.EPOCHS.format(pipeline="main"),
+        "lake.ops.bad_records": sql.BAD_RECORDS.format(pipeline="main"),
+        "lake.serving.boundary": sql.BOUNDARY,
+    }
+    for name, text in fixed.items():
+        trino.execute(lake, f"CREATE OR REPLACE VIEW {name} SECURITY INVOKER AS {text}")

@@ -1,0 +1,100 @@
+"""The SQL of the serving layer, made from the definitions of the views. Pure text.
+
+    merged(view) = batch(records below the boundary) + speed(records from the boundary on)
+"""
+
+from dataclasses import dataclass
+
+from views.algebra import View
+
+
+@dataclass(frozen=True)
+class Pin:
+    """What one publication pins for one view: batch snapshot (None: no batch side yet), generation and epoch.
+
+    ``until`` limits the speed side to epochs before it (for ``verify``, which compares at a cut).
+    """
+
+    snapshot: int | None
+    generation: int
+    epoch: int
+    until: int | None = None
+
+
+def batch_side(view: View, pin: Pin) -> str:
+    """SELECT of the partial states folded by the batch layer, at the pinned snapshot."""
+    columns = ", ".join(field.name for field in view.fields)
+    return f"SELECT {columns} FROM lake.batch.{view.name} FOR VERSION AS OF {pin.snapshot}"
+
+
+def speed_side(view: View, pin: Pin) -> str:
+    """SELECT of the partial states folded by the speed layer from the pinned epoch on."""
+    columns = ", ".join(f"s.{view.name}.{field.name} AS {field.name}" for field in view.fields)
+    until = f" AND s.epoch < {pin.until}" if pin.until is not None else ""
+    return (
+        f"SELECT {columns} FROM lake.speed.{view.pipeline} s WHERE s.view = '{view.name}' "
+        f"AND s.generation = {pin.generation} AND s.epoch >= {pin.epoch}{until}"
+    )
+
+
+def states(view: View, pin: Pin) -> str:
+    """SELECT of the merged partial states: one row for each key, groups that cancelled out included."""
+    parts = [speed_side(view, pin)]
+    if pin.snapshot is not None:
+        parts.insert(0, batch_side(view, pin))
+    return view.states_sql(parts)
+
+
+def merged(view: View, pin: Pin) -> str:
+    """SELECT of what people read."""
+    return view.read_sql(states(view, pin))
+
+
+EPOCHS = """
+SELECT '{pipeline}' AS pipeline, s.generation, s.epoch, s.journal.topic AS topic,
+  s.journal.kafka_partition AS kafka_partition, s.journal.start_offset AS start_offset,
+  s.journal.end_offset AS end_offset, s.journal.records AS records, s.journal.changes AS changes,
+  s.journal.records - s.journal.changes - s.journal.bad - s.journal.tombstones AS duplicates,
+  s.journal.bad AS bad, s.journal.tombstones AS tombstones, s.journal.last_append_time AS last_append_time
+FROM lake.speed.{pipeline} s WHERE s.view = 'journal'
+"""
+"""``ops.epochs``: the journal of the speed layer, a row for each epoch and topic-partition."""
+
+BAD_RECORDS = """
+SELECT '{pipeline}' AS pipeline, s.generation, s.epoch, s.bad.topic AS topic, s.bad.kafka_partition AS kafka_partition,
+  s.bad.kafka_offset AS kafka_offset, s.bad.reason AS reason, s.bad.append_time AS append_time, s.bad.key AS key,
+  s.bad.value AS value
+FROM lake.speed.{pipeline} s WHERE s.view = 'bad'
+"""
+"""``ops.bad_records``: bad records as the speed layer saw them, whole, with coordinates and reason."""
+
+BOUNDARY = """
+WITH served AS (
+  SELECT v.view, max(v.publication) AS publication FROM ops.public.publication_views v
+  JOIN ops.public.publications p ON p.publication = v.publication WHERE p.state = 'finished' GROUP BY v.view
+), pinned AS (
+  SELECT v.view, v.publication, p.kind, p.pipeline, v.run_id, v.generation, v.epoch, v.snapshot, v.records, v.topic,
+    json_format(v.vector) AS vector, p.published_at
+  FROM served s JOIN ops.public.publication_views v ON v.view = s.view AND v.publication = s.publication
+  JOIN ops.public.publications p ON p.publication = v.publication
+), journal AS (
+  SELECT s.generation, s.epoch, s.journal.topic AS topic, sum(s.journal.records) AS records
+  FROM lake.speed.main s WHERE s.view = 'journal' GROUP BY 1, 2, 3
+), archived AS (
+  SELECT topic, json_format(cast(map_agg(cast(kafka_partition AS varchar), kafka_offset) AS json)) AS archived
+  FROM ops.public.archived GROUP BY topic
+)
+SELECT p.view, p.publication, p.kind, p.generation, p.epoch, p.vector, a.archived, p.snapshot,
+  p.run_id, p.records AS batch_records, coalesce(sum(j.records), 0) AS speed_records, p.published_at,
+  date_diff('second', p.published_at, current_timestamp) AS age_seconds
+FROM pinned p
+LEFT JOIN journal j ON j.generation = p.generation AND j.epoch >= p.epoch AND j.topic = p.topic
+LEFT JOIN archived a ON a.topic = p.topic
+GROUP BY p.view, p.publication, p.kind, p.generation, p.epoch, p.vector, a.archived, p.snapshot, p.run_id, p.records,
+  p.published_at
+"""
+"""``serving.boundary``: where each view's batch side ends and its speed side begins, and how much each covers.
+
+``batch_records`` counts offsets of the view's topic below the boundary; ``vector`` is the boundary for all topics of
+the pipeline, ``archived`` the archived position of the view's own topic.
+"""
