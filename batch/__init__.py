@@ -1,1 +1,1 @@
-"""The batch layer: raw objects → columnar archive → batch tables. Every job can be killed and run again at any point."""
+"""The batch layer: raw objects → columnar archive → batch tables. Every job can be killed and run again."""

@@ -3,11 +3,11 @@
 What a partition's archived position is, its own rows say: the end of the last one. There is nothing to get out of step.
 """
 
-from pyspark.sql import DataFrame, SparkSession
+from changelog.positions import Vector
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from changelog.classify import CHANGE
-from changelog.positions import Vector
 from changelog.typed import entity_type, in_snake_case, superset_type
 from runtime.errors import ContractError
 from runtime.settings import ENTITIES, topic_of
@@ -61,7 +61,7 @@ def current_snapshot(spark: SparkSession, table: str) -> int | None:
 
 
 def positions(spark: SparkSession, snapshots: dict[str, int], partitions: int) -> Vector:
-    """The archived position of every topic-partition at the given snapshot of each entity's table: from file statistics.
+    """The archived position of every topic-partition at the given snapshot of each table: from file statistics.
 
     A partition without rows stands at 0.
     """
@@ -118,7 +118,7 @@ def snapshots_now(spark: SparkSession) -> dict[str, int]:
     return found
 
 
-def _as_superset(entity: str, column: str):  # type: ignore[no-untyped-def]  # Column's class differs by Spark mode
+def _as_superset(entity: str, column: str) -> Column:
     own = set(in_snake_case(entity_type(entity)).fieldNames())
     fields = [
         (F.col(f"{column}.{field.name}") if field.name in own else F.lit(None).cast(field.dataType)).alias(field.name)

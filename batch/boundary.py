@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
+from changelog.positions import Vector, covers, from_json
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from changelog.positions import Vector, covers, from_json
 from runtime.ops import Connection
 from runtime.spark import CATALOG
 
@@ -45,7 +45,8 @@ def _largest(
         .select("epoch", "journal.topic", "journal.kafka_partition", "journal.start_offset", "journal.end_offset")
     )
     limits = " UNION ALL ".join(
-        f"SELECT '{topic}' AS topic, {partition} AS kafka_partition, {warm[topic][partition]} AS warm, {offset} AS archived"
+        f"SELECT '{topic}' AS topic, {partition} AS kafka_partition, {warm[topic][partition]} AS warm, "
+        f"{offset} AS archived"
         for topic, partitions in archived.items()
         for partition, offset in partitions.items()
     )

@@ -15,6 +15,7 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from changelog.positions import Vector, covers, from_json, to_json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -22,7 +23,6 @@ from batch.archive_table import changes, positions, snapshots_now
 from batch.batch_table import batch_name, ensure_batch_table, slices, write_run
 from batch.boundary import Boundary, choose
 from batch.ingest import BATCH_CONF
-from changelog.positions import Vector, covers, from_json, to_json
 from runtime import faults
 from runtime.errors import AnabranchError, TransientError
 from runtime.ops import Connection, connect
@@ -101,7 +101,8 @@ def _served(ops: Connection, view: View, boundary: Boundary) -> Base | None:
     """What is served of ``view``, or None if it has no batch side or was folded by other code."""
     row = ops.execute(
         "SELECT v.*, r.code_version FROM publication_views v JOIN publications p USING (publication) "
-        "LEFT JOIN runs r ON r.run_id = v.run_id WHERE v.view = %s AND p.state = 'finished' ORDER BY v.publication DESC LIMIT 1",
+        "LEFT JOIN runs r ON r.run_id = v.run_id WHERE v.view = %s AND p.state = 'finished' "
+        "ORDER BY v.publication DESC LIMIT 1",
         (view.name,),
     ).fetchone()
     if row is None or row["snapshot"] is None:
@@ -188,9 +189,9 @@ def _note(
 ) -> None:
     ops.execute(
         "INSERT INTO runs (run_id, kind, pipeline, generation, epoch, vector, views, code_version, state, detail) "
-        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (run_id) DO UPDATE SET (generation, epoch, vector, "
-        "views, code_version, state, detail, finished_at) = (excluded.generation, excluded.epoch, excluded.vector, "
-        "excluded.views, excluded.code_version, excluded.state, excluded.detail, now())",
+        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (run_id) DO UPDATE SET (generation, epoch, "
+        "vector, views, code_version, state, detail, finished_at) = (excluded.generation, excluded.epoch, "
+        "excluded.vector, excluded.views, excluded.code_version, excluded.state, excluded.detail, now())",
         (
             run_id,
             kind,

@@ -13,6 +13,9 @@ import time
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 
+from changelog.archive.store import ArchiveStore
+from changelog.positions import Vector, to_json
+from changelog.topics import check_topics, start_offsets, topic_ids
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -21,13 +24,10 @@ from pyspark.sql.window import Window
 from batch.archive_table import EMPTY, archive_name, current_snapshot, ensure_archive, positions
 from batch.holes import Hole, find, look_up, lost
 from batch.raw import BROKEN, OBJECT, read_objects
-from changelog.archive.store import ArchiveStore
-from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE
-from changelog.positions import Vector, to_json
-from changelog.topics import check_topics, start_offsets, topic_ids
+from changelog.classify import CHANGE, DUPLICATE
 from changelog.typed import entity_columns, typed
 from runtime import faults
-from runtime.errors import AnabranchError, ConflictError, HoleError
+from runtime.errors import AnabranchError, ArchiveError, ConflictError, HoleError
 from runtime.ops import Connection, connect
 from runtime.settings import ENTITIES, Settings, topic_of
 from runtime.spark import session
@@ -191,9 +191,7 @@ def _mark_duplicates(spark: SparkSession, snapshots: dict[str, int], records: Da
     """
     single = records.dropDuplicates(["topic", "kafka_partition", "kafka_offset"])
     copies = Window.partitionBy(*IDENTITY, "kind").orderBy("kafka_offset")
-    single = single.withColumn(
-        "copy", F.when(F.col("kind") == CHANGE, F.row_number().over(copies)).otherwise(F.lit(1))
-    )
+    single = single.withColumn("copy", F.when(F.col("kind") == CHANGE, F.row_number().over(copies)).otherwise(F.lit(1)))
     archived = [
         spark.read.option("snapshot-id", snapshot)
         .table(archive_name(entity))
@@ -246,9 +244,7 @@ def _commit(
     if empty:
         values = ", ".join(f"({h.partition}, {h.first}L, {h.last}L, '{EMPTY}')" for h in empty)
         columns = "kafka_partition, kafka_offset, last_offset, kind"
-        rows = rows.unionByName(
-            spark.sql(f"SELECT * FROM VALUES {values} AS r({columns})"), allowMissingColumns=True
-        )
+        rows = rows.unionByName(spark.sql(f"SELECT * FROM VALUES {values} AS r({columns})"), allowMissingColumns=True)
     condition = " OR ".join(f"(kafka_partition = {p} AND kafka_offset >= {start})" for p, start in position.items())
     faults.point("ingest.before-commit")
     try:

@@ -1,14 +1,14 @@
 """Raw archive objects as records: the reading half of ingest. Runs in Spark's Python workers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-
 from changelog.archive.secor import read_object
 from changelog.archive.store import ArchiveStore
-from changelog.classify import CLASSIFIED, CLASSIFIED_DDL, RECORD, classify_batch
 from changelog.positions import Vector
+from pyspark.sql import DataFrame, SparkSession
+
+from changelog.classify import CLASSIFIED, CLASSIFIED_DDL, RECORD, classify_batch
 from runtime.errors import ArchiveError
 from runtime.settings import ObjectStore
 
@@ -31,7 +31,7 @@ def read_objects(
     """
     frame = spark.createDataFrame(objects, "topic string, kafka_partition int, object string, etag string")
 
-    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         archive = ArchiveStore(store)
         for batch in batches:
             for row in batch.to_pylist():

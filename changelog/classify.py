@@ -3,7 +3,7 @@
 :func:`classify` is what ``DataFrame.mapInArrow`` runs in both layers, so that a record is judged once and alike.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -23,9 +23,7 @@ RECORD = pa.schema(
 )
 """A record as the log holds it. ``append_time`` is the broker's."""
 
-RECORD_DDL = (
-    "topic string, kafka_partition int, kafka_offset bigint, append_time timestamp, key binary, value binary"
-)
+RECORD_DDL = "topic string, kafka_partition int, kafka_offset bigint, append_time timestamp, key binary, value binary"
 
 CLASSIFIED_DDL = RECORD_DDL + ", kind string, reason string, service_name string, identifier string"
 """``reason`` is there for bad records, ``service_name`` and ``identifier`` for changes."""
@@ -34,7 +32,7 @@ _VERDICT = [("kind", pa.string()), ("reason", pa.string()), ("service_name", pa.
 CLASSIFIED = pa.schema([*RECORD, *(pa.field(name, type_) for name, type_ in _VERDICT)])
 
 
-def classify(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def classify(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Append kind, reason, service_name and identifier to batches of ``RECORD_DDL``. Never raises for bad input."""
     for batch in batches:
         yield classify_batch(batch)
@@ -63,7 +61,7 @@ def classify_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*batch.columns, *verdict], names=CLASSIFIED.names)
 
 
-def classify_and_count(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def classify_and_count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """:func:`classify`, and after the last batch one row of kind ``count`` for each topic-partition and kind seen.
 
     In such a row ``kafka_offset`` is the lowest offset seen (which makes it unique in the log's history), ``reason``

@@ -40,17 +40,21 @@ def superset_type() -> StructType:
     return StructType([StructField(name, type_) for name, type_ in fields.items()])
 
 
-def in_snake_case(type_: DataType) -> DataType:
-    """The same type with every field name in snake_case, at every depth."""
+def in_snake_case(struct: StructType) -> StructType:
+    """The same struct with every field name in snake_case, at every depth."""
+    return StructType([StructField(snake(field.name), _snaked(field.dataType)) for field in struct.fields])
+
+
+def _snaked(type_: DataType) -> DataType:
     if isinstance(type_, StructType):
-        return StructType([StructField(snake(f.name), in_snake_case(f.dataType)) for f in type_.fields])
+        return in_snake_case(type_)
     if isinstance(type_, ArrayType):
-        return ArrayType(in_snake_case(type_.elementType))
+        return ArrayType(_snaked(type_.elementType))
     return type_
 
 
 def entity_columns(entity: str, source: str) -> Column:
-    """A struct with the fields of ``entity`` alone, taken from the superset struct column ``source``; null stays null."""
+    """A struct of the fields of ``entity`` alone, from the superset struct column ``source``; null stays null."""
     fields = [F.col(f"{source}.{snake(field.name)}") for field in entity_type(entity).fields]
     return F.when(F.col(source).isNotNull(), F.struct(*fields))
 

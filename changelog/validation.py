@@ -81,14 +81,14 @@ def _broken_rule(entity: str, key: bytes | None, record: dict[str, Any]) -> str 
     if entity == "event" and (original is not None or current is None):
         return "an event is immutable: it has a current and no original"
     guest = "ref" if entity == "guest" else "guestRef"
-    newest = original if current is None else current
+    newest: dict[str, Any] = original if current is None else current
     if current is not None and original is not None:
         if current["ref"] != original["ref"]:
             return f"original.ref {original['ref']!r} is not current.ref {current['ref']!r}"
         if current[guest] != original[guest]:
             return "a change of guest is a delete under the old key and a create under the new one"
-    if key != newest[guest].encode():
-        return f"key {key!r} is not the guest's ref {newest[guest]!r}"
+    if (key or b"") != newest[guest].encode():
+        return f"key {(key or b'')!r} is not the guest's ref {newest[guest]!r}"
     return None
 
 

@@ -29,7 +29,8 @@ CREATE TABLE IF NOT EXISTS publications (
     published_at timestamptz NOT NULL DEFAULT now(), finished_at timestamptz
 );
 CREATE TABLE IF NOT EXISTS publication_views (
-    publication bigint NOT NULL REFERENCES publications, view text NOT NULL, topic text NOT NULL, run_id text, generation int NOT NULL,
+    publication bigint NOT NULL REFERENCES publications, view text NOT NULL, topic text NOT NULL, run_id text,
+    generation int NOT NULL,
     epoch bigint NOT NULL, vector jsonb NOT NULL, snapshot bigint, records bigint NOT NULL DEFAULT 0, restores bigint,
     PRIMARY KEY (publication, view)
 );

@@ -1,6 +1,7 @@
 """One way to make a Spark session: the lake's catalog, the locked jars, UTC, and secrets that no process list shows."""
 
 import os
+import sys
 from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
@@ -16,6 +17,7 @@ def session(settings: Settings, name: str, driver_memory: str, extra: Mapping[st
     ``extra`` adds or overrides configuration. A second call in one process returns the same session. Passwords and
     keys are set after the JVM has started, because Spark shows start-up configuration in its arguments.
     """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     local = settings.spark.master.startswith("local")
     jars = str(settings.spark.jars / "*")
     conf = {

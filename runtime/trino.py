@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trino import exceptions
-from trino.dbapi import Connection, connect as dbapi_connect
+from trino.dbapi import Connection
+from trino.dbapi import connect as dbapi_connect
 
 from runtime.errors import TerminalError, TransientError
 from runtime.settings import Settings
@@ -12,7 +13,7 @@ from runtime.settings import Settings
 
 def connect(settings: Settings, schema: str | None = None) -> Connection:
     """A connection with default catalog ``lake``."""
-    return dbapi_connect(
+    connection: Connection = dbapi_connect(  # type: ignore[no-untyped-call]  # the client's own lack
         host=settings.trino.host,
         port=settings.trino.port,
         user=settings.trino.user,
@@ -22,6 +23,7 @@ def connect(settings: Settings, schema: str | None = None) -> Connection:
         timezone="UTC",
         max_attempts=5,
     )
+    return connection
 
 
 def execute(connection: Connection, sql: str) -> tuple[list[str], list[Sequence[Any]]]:

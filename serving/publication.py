@@ -8,11 +8,12 @@ matter that views are replaced one after another. A publication that was interru
 import json
 import logging
 import re
-from dataclasses import dataclass
-
-from trino.dbapi import Connection as TrinoConnection
+from dataclasses import dataclass, replace
+from typing import Any
 
 from changelog.positions import Vector, covers, from_json, to_json
+from trino.dbapi import Connection as TrinoConnection
+
 from runtime import faults, ops, trino
 from runtime.errors import HeldError, TerminalError
 from runtime.ops import Connection
@@ -75,8 +76,8 @@ def publish_initial(settings: Settings, pipeline: str = "main") -> Published:
         start = from_json(first["start_vector"])
         if any(offset for partitions in start.values() for offset in partitions.values()):
             raise TerminalError(
-                "the speed layer's first generation does not begin at the beginning of the log, so the speed side alone "
-                "is not the whole: run anabranch batch --full"
+                "the speed layer's first generation does not begin at the beginning of the log, so the speed side "
+                "alone is not the whole: run anabranch batch --full"
             )
         served = [
             Served(view.name, 0, None, first["generation"], 0, start, None, 0, None) for view in views_of(pipeline)
@@ -166,17 +167,17 @@ def current(connection: Connection) -> list[Served]:
     return [_served(row) for row in rows]
 
 
-def _served(row: dict[str, object]) -> Served:
+def _served(row: dict[str, Any]) -> Served:
     return Served(
-        str(row["view"]),
-        int(str(row["publication"])),
-        row["run_id"],  # type: ignore[arg-type]  # text or null
-        int(str(row["generation"])),
-        int(str(row["epoch"])),
-        from_json(row["vector"]),  # type: ignore[arg-type]  # jsonb
-        row["snapshot"],  # type: ignore[arg-type]  # bigint or null
-        int(str(row["records"])),
-        row["restores"],  # type: ignore[arg-type]  # bigint or null
+        row["view"],
+        row["publication"],
+        row["run_id"],
+        row["generation"],
+        row["epoch"],
+        from_json(row["vector"]),
+        row["snapshot"],
+        row["records"],
+        row["restores"],
     )
 
 
@@ -193,7 +194,7 @@ def _before(connection: Connection, view: View) -> Served:
     for row in rows:
         if row["publication"] < now and row["restores"] is None:
             found = _served(row)
-            return Served(**{**found.__dict__, "restores": found.publication})
+            return replace(found, restores=found.publication)
     raise TerminalError(f"{view.name}: there is no publication before {now}")
 
 
@@ -260,8 +261,13 @@ def _serve(settings: Settings, connection: Connection, publication: int, kind: s
             f"{view.comment}. publication {publication}: {kind}, generation {served.generation}, epoch {served.epoch}, "
             f"batch snapshot {served.snapshot}"
         ).replace("'", "''")
-        for name, text in ((view.name, sql.merged(view, served.pin)), (f"{view.name}_states", sql.states(view, served.pin))):
-            trino.execute(lake, f"CREATE OR REPLACE VIEW lake.serving.{name} COMMENT '{comment}' SECURITY INVOKER AS {text}")
+        for name, text in (
+            (view.name, sql.merged(view, served.pin)),
+            (f"{view.name}_states", sql.states(view, served.pin)),
+        ):
+            trino.execute(
+                lake, f"CREATE OR REPLACE VIEW lake.serving.{name} COMMENT '{comment}' SECURITY INVOKER AS {text}"
+            )
             faults.point("publish.between-views")
     said = views_say(lake)
     wrong = [row["view"] for row in rows if row["view"] in known and said.get(row["view"]) != publication]

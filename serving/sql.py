@@ -1,6 +1,6 @@
 """The SQL of the serving layer, made from the definitions of the views. Pure text.
 
-    merged(view) = batch(records below the boundary) + speed(records from the boundary on)
+merged(view) = batch(records below the boundary) + speed(records from the boundary on)
 """
 
 from dataclasses import dataclass

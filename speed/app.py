@@ -11,15 +11,15 @@ import sys
 import time
 from types import FrameType
 
+from changelog.topics import check_topics
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from runtime.heartbeat import Heartbeat
 
-from changelog.topics import check_topics
 from runtime import faults
 from runtime.errors import TerminalError
-from runtime.heartbeat import Heartbeat
 from runtime.ops import connect
 from runtime.settings import Settings
 from runtime.spark import session
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def run(settings: Settings, heartbeat: Heartbeat) -> int:
-    """Start the query and watch it. Returns 0 after a stop that was asked for; raises what ended the query otherwise."""
+    """Start the query and watch it. Returns 0 after a stop that was asked for; raises what ended it otherwise."""
     stopping = False
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -92,7 +92,9 @@ def run(settings: Settings, heartbeat: Heartbeat) -> int:
         heartbeat.beat("failed", {"error": str(error)[:2000]})
         raise
     heartbeat.beat("stopping", _detail(generation, query))
-    while query.isActive and query.status["isTriggerActive"] and query.status["message"] != "Waiting for data to arrive":
+    while (
+        query.isActive and query.status["isTriggerActive"] and query.status["message"] != "Waiting for data to arrive"
+    ):
         time.sleep(0.05)
     query.stop()
     spark.stop()
@@ -121,9 +123,7 @@ def start(spark: SparkSession, settings: Settings, generation: Generation, fold:
             )
         )
         faults.point("speed.before-commit")
-        produced.writeTo(table).overwrite(
-            (F.col("generation") == generation.number) & (F.col("epoch") == epoch)
-        )
+        produced.writeTo(table).overwrite((F.col("generation") == generation.number) & (F.col("epoch") == epoch))
         faults.point("speed.after-commit")
 
     return (

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from changelog.positions import Vector, from_json, to_json
 from changelog.topics import offsets_at, start_offsets, topic_ids
+
 from runtime.errors import ContractError
 from runtime.ops import Connection
 from runtime.settings import Settings
@@ -71,9 +72,7 @@ def begin(settings: Settings, connection: Connection, pipeline: str) -> Generati
         first = begun[topic][partition]
         at = offsets_at(settings, topic, partition, row["append_time"] - horizon)
         start[topic][partition] = max(first, min(at, row["kafka_offset"]))
-        warm[topic][partition] = (
-            first if start[topic][partition] == first == 0 else max(first, row["kafka_offset"])
-        )
+        warm[topic][partition] = first if start[topic][partition] == first == 0 else max(first, row["kafka_offset"])
     with connection.transaction():
         connection.execute("LOCK TABLE generations IN EXCLUSIVE MODE")
         last = newest(connection, pipeline)

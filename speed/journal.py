@@ -10,6 +10,7 @@ PARTITION_KEYS = (
     Key(Field("kafka_partition", "int", "partition"), "kafka_partition"),
 )
 
+
 def _count(name: str, kind: str, comment: str) -> State:
     return State(Field(name, "bigint", comment), f"if(kind = '{kind}', 1, 0)", "sum")
 

@@ -1,12 +1,12 @@
-"""From Kafka to contributions: the streaming half of an epoch. No clock but the epoch's own, no watermark on records."""
+"""From Kafka to contributions: the streaming half of an epoch. No watermark on records."""
 
 import json
 
+from changelog.positions import to_json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from changelog.classify import CHANGE, CLASSIFIED_DDL, classify_and_count
-from changelog.positions import to_json
 from changelog.typed import typed
 from runtime.settings import Settings
 from speed.generation import Generation
@@ -62,8 +62,6 @@ def contributions(spark: SparkSession, settings: Settings, generation: Generatio
     the lowest offset survives.
     """
     tasks = spark.sparkContext.defaultParallelism
-    classified = (
-        records(spark, settings, generation).coalesce(tasks).mapInArrow(classify_and_count, CLASSIFIED_DDL)
-    )
+    classified = records(spark, settings, generation).coalesce(tasks).mapInArrow(classify_and_count, CLASSIFIED_DDL)
     survivors = typed(without_duplicates(classified, generation.horizon_seconds))
     return fold.contributed(weighted(survivors, keep=("reason", "key", "value", "identifier")))

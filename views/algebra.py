@@ -67,7 +67,7 @@ class Contribution:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The columns of the partial states: keys, then states."""
-        return tuple(part.field for part in (*self.keys, *self.states))
+        return (*(key.field for key in self.keys), *(state.field for state in self.states))
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class View(ABC):
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """Columns of ``batch.<view>``, of the view's struct in ``speed.<pipeline>`` and of ``serving.<view>_states``."""
+        """Columns of ``batch.<view>``, ``serving.<view>_states`` and the view's struct in ``speed.<pipeline>``."""
         return self.contribution.fields
 
     def states_sql(self, parts: list[str]) -> str:

@@ -8,7 +8,9 @@ VIEW = Aggregate(
     comment="Events by the minute in which they happened, type and channel",
     entity="event",
     keys=(
-        Key(Field("minute", "timestamp", "minute in which the events happened, UTC"), "date_trunc('MINUTE', created_at)"),
+        Key(
+            Field("minute", "timestamp", "minute in which the events happened, UTC"), "date_trunc('MINUTE', created_at)"
+        ),
         Key(Field("type", "string", "VIEW, SEARCH, ADD, …"), "type"),
         Key(Field("channel", "string", "WEB, MOBILE, EMAIL or CALL_CENTER"), "channel"),
     ),

@@ -1,0 +1,250 @@
+"""Verify: log, archive and every merged view, compared at one journaled cut. Exit status 1 on any difference.
+
+The cut is the end of the last epoch of what is served. The log up to there is read anew, from Kafka and where Kafka no
+longer has it from the raw objects; duplicates are marked over all of it; it is folded from nothing; and Trino compares
+the result, row by row and in both directions, with the SQL that is served, limited to the same cut. The archive is
+compared row by row with the same log. Nothing is locked: the platform goes on meanwhile.
+"""
+
+import argparse
+import json
+import logging
+import sys
+import uuid
+from dataclasses import asdict, dataclass, field
+
+from changelog.positions import Vector, to_json
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from changelog.typed import entity_type, snake
+from runtime import ops, trino
+from runtime.errors import AnabranchError, TerminalError
+from runtime.settings import ENTITIES, Settings, topic_of
+from runtime.spark import CATALOG, session
+from serving import sql
+from serving.log import log_records
+from serving.publication import Served, current, views_say
+from serving.sql import Pin
+from views.fold import Fold, weighted
+from views.registry import view_named
+
+log = logging.getLogger("verify")
+
+SHOWN = 5
+"""Examples shown of each difference."""
+
+
+@dataclass
+class Report:
+    """``differences``: a line for each thing that is not as it must be; empty means exact. ``cut``: where."""
+
+    cut: dict[str, dict[str, int]] = field(default_factory=dict)
+    records: dict[str, int] = field(default_factory=dict)
+    compared: dict[str, int] = field(default_factory=dict)
+    differences: list[str] = field(default_factory=list)
+
+
+def verify(spark: SparkSession, settings: Settings) -> Report:
+    """Compare everything at the newest journaled cut. Reads only, but for a scratch table that it drops again."""
+    with ops.connect(settings) as connection:
+        served = current(connection)
+    if not served:
+        raise TerminalError("nothing is published yet: anabranch up")
+    report = Report()
+    said = views_say(trino.connect(settings))
+    for view in served:
+        if said.get(view.view) != view.publication:
+            report.differences.append(
+                f"serving.{view.view} carries publication {said.get(view.view)}, the record says {view.publication}"
+            )
+    for generation in sorted({view.generation for view in served}):
+        views = [view for view in served if view.generation == generation]
+        first = min(views, key=lambda view: view.epoch)
+        until, cut = _journal(spark, first, report)
+        report.cut = to_json(cut)
+        records = log_records(spark, settings, cut).persist()
+        _kinds(spark, records, first, until, report)
+        _archive(spark, records, cut, report)
+        _views(spark, settings, records, views, until, report)
+        records.unpersist()
+    return report
+
+
+def _journal(spark: SparkSession, view: Served, report: Report) -> tuple[int, Vector]:
+    """The end of the journal: (first epoch not in it, its vector). Notes gaps between epochs."""
+    journal = (
+        spark.table(f"{CATALOG}.speed.main")
+        .where(F.expr(f"generation = {view.generation} AND view = 'journal' AND epoch >= {view.epoch}"))
+        .select("epoch", "journal.*")
+        .orderBy("epoch")
+        .collect()
+    )
+    reached: Vector = {topic: dict(partitions) for topic, partitions in view.vector.items()}
+    until = view.epoch
+    for row in journal:
+        topic, partition = row["topic"], row["kafka_partition"]
+        if row["start_offset"] != reached[topic][partition]:
+            report.differences.append(
+                f"journal: epoch {row['epoch']} of {topic}/{partition} starts at {row['start_offset']}, the one before "
+                f"ended at {reached[topic][partition]}"
+            )
+        if row["epoch"] > until:
+            report.differences.append(f"journal: epochs {until} to {row['epoch'] - 1} are missing")
+        reached[topic][partition] = row["end_offset"]
+        until = max(until, row["epoch"] + 1) if row["epoch"] >= until else until
+    return until, reached
+
+
+def _kinds(spark: SparkSession, records: DataFrame, view: Served, until: int, report: Report) -> None:
+    """Records by kind: the journal from the boundary on must count what the log holds there."""
+    counted = {row["kind"]: row["count"] for row in records.groupBy("kind").count().collect()}
+    report.records = counted
+    below = " OR ".join(
+        f"(topic = '{topic}' AND kafka_partition = {p} AND kafka_offset >= {offset})"
+        for topic, partitions in view.vector.items()
+        for p, offset in partitions.items()
+    )
+    in_log = {row["kind"]: row["count"] for row in records.where(below).groupBy("kind").count().collect()}
+    row = (
+        spark.table(f"{CATALOG}.speed.main")
+        .where(
+            F.expr(f"generation = {view.generation} AND view = 'journal' AND epoch >= {view.epoch} AND epoch < {until}")
+        )
+        .select("journal.*")
+        .agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("records", "changes", "bad", "tombstones")))
+        .collect()[0]
+    )
+    duplicates = row["records"] - row["changes"] - row["bad"] - row["tombstones"]
+    speed = {"change": row["changes"], "bad": row["bad"], "tombstone": row["tombstones"], "duplicate": duplicates}
+    for kind, number in speed.items():
+        if number != in_log.get(kind, 0):
+            report.differences.append(
+                f"speed layer: counted {number} of kind {kind} from the boundary on, "
+                f"the log holds {in_log.get(kind, 0)}"
+                + (
+                    " (copies farther apart than the horizon are taken out by the next batch run)"
+                    if kind == "change"
+                    else ""
+                )
+            )
+
+
+def _archive(spark: SparkSession, records: DataFrame, cut: Vector, report: Report) -> None:
+    """Every archived offset below the cut against the log, and the other way round up to the archived position."""
+    there = {row["tableName"] for row in spark.sql(f"SHOW TABLES IN {CATALOG}.archive").collect()} if _has(
+        spark, "archive"
+    ) else set()  # fmt: skip
+    columns = ["key", "kind", "service_name", "identifier", "reason", "value"]
+    for entity in ENTITIES:
+        if entity not in there:
+            continue
+        topic = topic_of(entity)
+        table = spark.table(f"{CATALOG}.archive.{entity}")
+        limit = " OR ".join(f"(kafka_partition = {p} AND kafka_offset < {end})" for p, end in cut[topic].items())
+        ends = {row[0]: row[1] + 1 for row in table.groupBy("kafka_partition").agg(F.max("last_offset")).collect()}
+        doubled = table.groupBy("kafka_partition", "kafka_offset").count().where("count > 1").count()
+        if doubled:
+            report.differences.append(f"archive.{entity}: {doubled} offsets are there more than once")
+        archived = table.where(limit).where("kind <> 'empty'")
+        expected_in = " OR ".join(
+            f"(kafka_partition = {p} AND kafka_offset < {min(end, ends.get(p, 0))})" for p, end in cut[topic].items()
+        )
+        in_log = records.where(F.col("topic") == topic).where(expected_in)
+        left = in_log.select(
+            "kafka_partition",
+            "kafka_offset",
+            F.xxhash64(*columns, *_entity(entity, "current"), *_entity(entity, "original")).alias("log_hash"),
+        )
+        right = archived.select(
+            "kafka_partition",
+            "kafka_offset",
+            F.xxhash64(*columns, *_entity(entity, "current"), *_entity(entity, "original")).alias("archive_hash"),
+        )
+        both = left.join(right, ["kafka_partition", "kafka_offset"], "full_outer")
+        wrong = both.where("NOT (log_hash <=> archive_hash)").persist()
+        number = wrong.count()
+        report.compared[f"archive.{entity}"] = archived.count()
+        if number:
+            shown = [
+                f"{row['kafka_partition']}/{row['kafka_offset']} "
+                + (
+                    "missing"
+                    if row["archive_hash"] is None
+                    else "not in the log"
+                    if row["log_hash"] is None
+                    else "altered"
+                )
+                for row in wrong.orderBy("kafka_partition", "kafka_offset").limit(SHOWN).collect()
+            ]
+            report.differences.append(f"archive.{entity}: {number} offsets differ from the log: {', '.join(shown)}")
+        wrong.unpersist()
+
+
+def _entity(entity: str, source: str) -> list[Column]:
+    return [F.col(f"{source}.{snake(field_.name)}") for field_ in entity_type(entity).fields]
+
+
+def _has(spark: SparkSession, namespace: str) -> bool:
+    return namespace in {row[0] for row in spark.sql(f"SHOW NAMESPACES IN {CATALOG}").collect()}
+
+
+def _views(
+    spark: SparkSession, settings: Settings, records: DataFrame, served: list[Served], until: int, report: Report
+) -> None:
+    """Fold the log from nothing and let Trino compare it with what is served, both ways."""
+    lake = trino.connect(settings)
+    scratch = f"verify_{uuid.uuid4().hex[:8]}"
+    views = [view_named(view.view) for view in served]
+    fold = Fold(view.contribution for view in views)
+    reduced = fold.reduced(fold.contributed(weighted(records))).persist()
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.scratch")
+    try:
+        for view, at in zip(views, served, strict=True):
+            table = f"{CATALOG}.scratch.{scratch}_{view.name}"
+            reduced.where(F.col("view") == view.name).select(*fold.columns(view.name)).writeTo(table).using(
+                "iceberg"
+            ).create()
+            pin = Pin(at.snapshot, at.generation, at.epoch, until)
+            expected = view.states_sql([f"SELECT {', '.join(f.name for f in view.fields)} FROM {table}"])
+            pairs = (
+                ("missing or wrong", view.read_sql(expected), sql.merged(view, pin)),
+                ("unexpected", sql.merged(view, pin), view.read_sql(expected)),
+            )
+            for what, one, other in pairs:
+                difference = f"SELECT * FROM ({one}) EXCEPT SELECT * FROM ({other})"
+                _, rows = trino.execute(lake, f"WITH d AS ({difference}) SELECT (SELECT count(*) FROM d)")
+                number = int(rows[0][0])
+                if number:
+                    names, shown = trino.execute(lake, f"{difference} LIMIT {SHOWN}")
+                    report.differences.append(
+                        f"serving.{view.name}: {number} rows {what}: "
+                        + "; ".join(", ".join(f"{n}={v}" for n, v in zip(names, row, strict=True)) for row in shown)
+                    )
+            _, rows = trino.execute(lake, f"SELECT count(*) FROM ({sql.merged(view, pin)})")
+            report.compared[f"serving.{view.name}"] = int(rows[0][0])
+    finally:
+        reduced.unpersist()
+        for view in views:
+            spark.sql(f"DROP TABLE IF EXISTS {CATALOG}.scratch.{scratch}_{view.name} PURGE")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """``verify``: prints the report as JSON; 1 on any difference."""
+    argparse.ArgumentParser(prog="verify", description=__doc__).parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = Settings()
+    spark = session(settings, "anabranch-verify", settings.batch.driver_memory, {"spark.sql.shuffle.partitions": "4"})
+    try:
+        report = verify(spark, settings)
+    except AnabranchError as error:
+        log.error("%s", error)
+        return 2
+    finally:
+        spark.stop()
+    print(json.dumps(asdict(report)))
+    return 1 if report.differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

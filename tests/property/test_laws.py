@@ -1,0 +1,120 @@
+"""The laws of the fold, for each kind of view: parts add up to the whole, and the whole is what plain Python says."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE, RECORD_DDL, classify, classify_and_count
+from changelog.typed import typed
+from tests.logs import Log, logs
+from tests.oracle import LogRecord, Oracle
+from views.fold import Fold, combine, weighted
+from views.registry import all_views, view_named
+
+pytestmark = pytest.mark.property
+
+READS = {
+    "order_latest": (
+        "concat_ws('|', guest_ref, ref, status, coalesce(country, '-'), currency, total)",
+        lambda oracle: {"|".join([g, r, s, c or "-", cur, f"{t:f}"]) for g, r, s, c, cur, t in oracle.order_latest()},
+    ),
+    "revenue": (
+        "concat_ws('|', unix_micros(hour), coalesce(country, '-'), currency, rows, revenue)",
+        lambda oracle: {
+            "|".join([_micros(h), c or "-", cur, str(n), f"{v:.4f}"]) for h, c, cur, n, v in oracle.revenue()
+        },
+    ),
+    "traffic": (
+        "concat_ws('|', unix_micros(minute), type, channel, rows)",
+        lambda oracle: {"|".join([_micros(m), t, c, str(n)]) for m, t, c, n in oracle.traffic()},
+    ),
+}
+"""For each view: its merged states as text in Spark SQL, and the same text from the oracle."""
+
+
+def _micros(time: datetime) -> str:
+    delta = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return str((delta.days * 86400 + delta.seconds) * 1_000_000 + delta.microseconds)
+
+
+def _frame(spark: SparkSession, records: list[LogRecord]) -> DataFrame:
+    time = datetime(2026, 1, 1, tzinfo=UTC)
+    rows = [(r.topic, r.partition, r.offset, time, r.key, r.value) for r in records]
+    return spark.createDataFrame(rows, RECORD_DDL)
+
+
+def _typed(spark: SparkSession, log: Log) -> DataFrame:
+    classified = _frame(spark, log.records).mapInArrow(classify, CLASSIFIED_DDL)
+    copies = Window.partitionBy("topic", "key", "service_name", "identifier", "kind").orderBy("kafka_offset")
+    duplicate = (F.col("kind") == CHANGE) & (F.row_number().over(copies) > 1)
+    return typed(classified.withColumn("kind", F.when(duplicate, DUPLICATE).otherwise(F.col("kind"))))
+
+
+def _text(states: DataFrame, view: str) -> set[str]:
+    expression, _ = READS[view]
+    rows = states.where(view_named(view).present).select(F.expr(expression)).collect()
+    assert len({row[0] for row in rows}) == len(rows), "a key appears twice in the merged states"
+    return {row[0] for row in rows}
+
+
+@given(log=logs(), pieces=st.lists(st.integers(0, 2), min_size=1, max_size=7))
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_parts_add_up_to_the_whole_and_the_whole_is_the_oracle(
+    spark: SparkSession, log: Log, pieces: list[int]
+) -> None:
+    """Deal the changes to three parts in any way, fold each, and add: the same as folding at once, and as the oracle."""
+    records = _typed(spark, log).persist()
+    oracle = Oracle(log.records, log.bad)
+    assert dict(oracle.kinds) == {row["kind"]: row["count"] for row in records.groupBy("kind").count().collect()}
+    fold = Fold(view.contribution for view in all_views())
+    assert set(READS) == {view.name for view in all_views()}, "a view without a law"
+    deal = F.element_at(F.array(*map(F.lit, pieces)), (F.col("kafka_offset") % len(pieces) + 1).cast("int"))
+    dealt = records.withColumn("piece", deal)
+    parts = [fold.reduced(fold.contributed(weighted(dealt.where(F.col("piece") == n)))) for n in range(3)]
+    whole = fold.reduced(fold.contributed(weighted(records))).persist()
+    union = parts[0].unionByName(parts[1]).unionByName(parts[2]).persist()
+    for view in all_views():
+        columns = fold.columns(view.name)
+        expected = READS[view.name][1](oracle)
+        mine = F.col("view") == view.name
+        assert _text(whole.where(mine).select(*columns), view.name) == expected
+        assert _text(combine(view.contribution, union.where(mine).select(*columns)), view.name) == expected
+    for frame in (records, whole, union):
+        frame.unpersist()
+
+
+@given(log=logs(), cut=st.integers(0, 40), epochs=st.integers(1, 3))
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_incremental_slices_equal_one_full_fold(spark: SparkSession, log: Log, cut: int, epochs: int) -> None:
+    """Fold below a cut, then slice by slice above it; combining at any time changes nothing."""
+    records = _typed(spark, log).persist()
+    oracle = Oracle(log.records, log.bad)
+    fold = Fold(view.contribution for view in all_views())
+    bounds = [0, cut, *(cut + 3 * n for n in range(1, epochs)), 1_000_000]
+    for view in all_views():
+        served: DataFrame | None = None
+        for low, high in zip(bounds, bounds[1:], strict=False):
+            part = records.where((F.col("kafka_offset") >= low) & (F.col("kafka_offset") < max(low, high)))
+            slice_ = fold.reduced(fold.contributed(weighted(part))).where(F.col("view") == view.name)
+            slice_ = slice_.select(*fold.columns(view.name))
+            served = slice_ if served is None else combine(view.contribution, served.unionByName(slice_))
+        assert served is not None
+        assert _text(served, view.name) == READS[view.name][1](oracle)
+    records.unpersist()
+
+
+@given(log=logs())
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_counting_before_duplicate_detection_counts_every_record(spark: SparkSession, log: Log) -> None:
+    """changes + duplicates + bad + tombstones = all: the counts that travel with the stream are complete."""
+    rows: list[Any] = (
+        _frame(spark, log.records).coalesce(1).mapInArrow(classify_and_count, CLASSIFIED_DDL).where("kind = 'count'")
+    ).collect()
+    assert sum(int(row["identifier"]) for row in rows) == len(log.records)
+    assert len({(row["topic"], row["kafka_partition"], row["reason"]) for row in rows}) == len(rows)
