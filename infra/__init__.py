@@ -1,0 +1,1 @@
+"""Running it: command line, local platform, locked artifacts, service configuration. Imported by nothing else."""

@@ -112,6 +112,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="ANABRANCH_", env_nested_delimiter="__", extra="forbid")
 
+    port_base: int = 29000
+    postgres_password: SecretStr = SecretStr("")
+    supervisor_password: SecretStr = SecretStr("")
     kafka: Kafka = Kafka()
     s3: ObjectStore = ObjectStore()
     catalog: Database = Database(name="catalog", user="catalog")

@@ -1,0 +1,84 @@
+"""What Secor puts into a SequenceFile, and what it calls the object.
+
+Formats: Secor's ``MessagePackSequenceFileReaderWriterFactory`` and ``LogFilePath``. Not stored at all: headers, and
+whether a missing key or value was null or empty.
+"""
+
+import re
+import struct
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgpack
+
+from changelog.archive.sequencefile import read
+from runtime.errors import ArchiveError
+
+GENERATION = 1
+EXTENSION = ".deflate"
+_NAME = re.compile(r"/(?P<topic>[^/]+)/dt=(?P<day>[\d-]{10})/hr=(?P<hour>\d\d)/\d+_(?P<partition>\d+)_(?P<offset>\d+)")
+
+
+class ArchivedRecord(NamedTuple):
+    """A record of the log as the archive keeps it. ``value`` is empty for a tombstone."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes
+
+
+def pack_key(offset: int, timestamp_ms: int, key: bytes | None) -> bytes:
+    """The SequenceFile key: a MessagePack map 1 → offset, 3 → timestamp (always 64 bits), 2 → Kafka key unless empty."""
+    head = b"\x83\x01" if key else b"\x82\x01"
+    if offset < 0x80:
+        number = bytes([offset])
+    elif offset < 0x100:
+        number = b"\xcc" + bytes([offset])
+    elif offset < 0x10000:
+        number = b"\xcd" + offset.to_bytes(2, "big")
+    elif offset < 0x100000000:
+        number = b"\xce" + offset.to_bytes(4, "big")
+    else:
+        number = b"\xcf" + offset.to_bytes(8, "big")
+    time = b"\x03\xcf" + timestamp_ms.to_bytes(8, "big")
+    if not key:
+        return head + number + time
+    size = len(key)
+    if size < 0x100:
+        length = b"\x02\xc4" + bytes([size])
+    elif size < 0x10000:
+        length = b"\x02\xc5" + size.to_bytes(2, "big")
+    else:
+        length = b"\x02\xc6" + struct.pack(">I", size)
+    return head + number + time + length + key
+
+
+def read_object(data: bytes, name: str) -> Iterator[ArchivedRecord]:
+    """The records of an object, in order. Raises ArchiveError as :func:`read`, and for a key that is not Secor's."""
+    unpack = msgpack.unpackb
+    for packed, value in read(data, name):
+        try:
+            fields: dict[int, Any] = unpack(packed, raw=True, strict_map_key=False)
+            record = ArchivedRecord(fields[1], fields[3], fields.get(2), value)
+        except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
+            raise ArchiveError(f"{name}: a record's key is not Secor's: {packed[:40]!r} ({error})") from error
+        yield record
+
+
+def hour_of(timestamp_ms: int) -> int:
+    """Hours since 1970 in UTC: records of one hour share an object."""
+    return timestamp_ms // 3_600_000
+
+
+def object_name(prefix: str, topic: str, partition: int, hour: int, offset: int) -> str:
+    """``<prefix>/<topic>/dt=YYYY-MM-DD/hr=HH/1_<partition>_<offset, 20 digits>.deflate``."""
+    time = datetime.fromtimestamp(hour * 3600, UTC)
+    return f"{prefix}/{topic}/dt={time:%Y-%m-%d}/hr={time:%H}/{GENERATION}_{partition}_{offset:020d}{EXTENSION}"
+
+
+def partition_of(name: str) -> int | None:
+    """The partition in an object's name (the topic and the partition are stored nowhere else); None if it has none."""
+    match = _NAME.search(name)
+    return int(match["partition"]) if match else None

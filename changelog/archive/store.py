@@ -1,0 +1,71 @@
+"""Objects of the raw archive in an S3 store."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from changelog.archive.secor import partition_of
+from runtime.settings import ObjectStore
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+
+class ArchiveObject(NamedTuple):
+    """An object in a listing. ``etag`` changes when its bytes do."""
+
+    key: str
+    etag: str
+    size: int
+    partition: int
+
+
+def s3_client(store: ObjectStore) -> "S3Client":
+    """A client for an S3 endpoint, path-style, with a few retries."""
+    return boto3.client(
+        "s3",
+        endpoint_url=store.endpoint,
+        region_name=store.region,
+        aws_access_key_id=store.access_key,
+        aws_secret_access_key=store.secret_key.get_secret_value(),
+        config=Config(
+            s3={"addressing_style": "path"}, retries={"max_attempts": 4}, connect_timeout=5, read_timeout=60
+        ),
+    )
+
+
+class ArchiveStore:
+    """The archive's bucket. botocore's errors pass through: the caller decides what a failure means."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._client = s3_client(store)
+        self._bucket = store.archive_bucket
+        self.prefix = store.archive_prefix
+
+    def list_objects(self, topic: str) -> Iterator[ArchiveObject]:
+        """All archive objects of a topic, in the order of their names."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=f"{self.prefix}/{topic}/"
+        )
+        for page in pages:
+            for item in page.get("Contents", ()):
+                partition = partition_of("/" + item["Key"])
+                if partition is not None:
+                    yield ArchiveObject(item["Key"], item["ETag"], item["Size"], partition)
+
+    def get(self, key: str) -> bytes:
+        """An object whole."""
+        return self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        """Store an object unless one of this name is there. Returns whether it was stored."""
+        try:
+            self._client.put_object(Bucket=self._bucket, Key=key, Body=data, IfNoneMatch="*")
+        except ClientError as error:
+            if error.response["Error"]["Code"] in ("PreconditionFailed", "412"):
+                return False
+            raise
+        return True

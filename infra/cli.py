@@ -1,0 +1,31 @@
+"""``anabranch``: the command line. It assembles commands and turns errors into messages; it computes nothing."""
+
+import sys
+
+import typer
+
+from infra import commands_platform
+from runtime.errors import AnabranchError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Anabranch: one log, two layers, one answer. Begin with: anabranch demo",
+)
+commands_platform.register(app)
+
+
+def main() -> None:
+    """Entry point. Exit status 1 for an error with a message, 2 for wrong usage, 130 when interrupted."""
+    try:
+        app()
+    except AnabranchError as error:
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""Commands that start, stop and show the local platform."""
+
+import json
+import subprocess
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from infra import platform, supervise
+from runtime.errors import TerminalError
+from runtime.settings import Settings
+
+_began = time.monotonic()
+
+
+def say(text: str) -> None:
+    """A line of progress, on standard error, with the seconds since the command began."""
+    typer.echo(f"{time.monotonic() - _began:6.1f} s  {text}", err=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command()(up)
+    app.command()(down)
+    app.command()(status)
+    app.command()(logs)
+
+
+def up() -> None:
+    """Start the platform and wait until it answers. Again: starts what does not run.
+
+    The first time it fetches what is missing into ~/.cache/anabranch (about 1 GB; $ANABRANCH_CACHE puts it
+    elsewhere). Everything it keeps is in $ANABRANCH_HOME (default .anabranch).
+    """
+    platform.up(say)
+    _table()
+
+
+def down() -> None:
+    """Stop every process of this home. Its data stays, and `anabranch up` goes on with it."""
+    platform.down(say)
+
+
+def status(as_json: Annotated[bool, typer.Option("--json", help="for machines")] = False) -> None:
+    """Show the services: state, process id, and where to look at them."""
+    if as_json:
+        typer.echo(json.dumps(platform.status()))
+    else:
+        _table()
+
+
+def logs(
+    name: Annotated[str, typer.Argument(help="a service, as `anabranch status` names it")],
+    lines: Annotated[int, typer.Option("-n", "--lines")] = 50,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="go on as it grows")] = False,
+) -> None:
+    """Show what a service wrote. Example: anabranch logs speed -f"""
+    path = supervise.log_path(Settings(), name)
+    if not path.exists():
+        known = ", ".join(sorted(p.stem for p in path.parent.glob("*.log"))) or "none yet"
+        raise TerminalError(f"no log of {name!r}; there are: {known}")
+    subprocess.run(["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)], check=False)
+
+
+def _table() -> None:
+    found = platform.status()
+    table = Table("service", "state", "pid", "where", title=found["home"], title_justify="left")
+    for service in found["services"]:
+        table.add_row(service["name"], service["state"], str(service["pid"] or ""), service["url"])
+    console = Console()
+    console.print(table)
+    for service in found["services"]:
+        if service["state"] == "failed":
+            console.print(f"{service['name']} failed:\n{service['detail']}", markup=False)

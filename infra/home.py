@@ -1,0 +1,135 @@
+"""A home: the one directory of an installation. Made once: ports, secrets and directories stay what they are."""
+
+import json
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.artifacts.install import Programs
+from runtime.errors import PreflightError
+from runtime.settings import Settings, home_directory
+
+BASES = range(29000, 19000, -1000)
+"""Where the ports of a new home may begin, in order of preference; all below the range of outgoing connections."""
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Every port of an installation follows from one base."""
+
+    base: int
+
+    @property
+    def minio(self) -> int:
+        return self.base
+
+    @property
+    def minio_console(self) -> int:
+        return self.base + 1
+
+    @property
+    def supervisor(self) -> int:
+        return self.base + 9
+
+    @property
+    def trino(self) -> int:
+        return self.base + 80
+
+    @property
+    def kafka(self) -> int:
+        return self.base + 92
+
+    @property
+    def kafka_controller(self) -> int:
+        return self.base + 93
+
+    @property
+    def postgres(self) -> int:
+        return self.base + 432
+
+    @property
+    def spark_ui(self) -> int:
+        return self.base + 40
+
+    def all(self) -> list[int]:
+        return [
+            self.minio,
+            self.minio_console,
+            self.supervisor,
+            self.spark_ui,
+            self.trino,
+            self.kafka,
+            self.kafka_controller,
+            self.postgres,
+        ]
+
+
+def port_is_free(port: int) -> bool:
+    """Whether nothing listens on the port of the loopback interface."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def choose_base() -> int:
+    """``$ANABRANCH_PORT_BASE``, or the first base whose ports are all free."""
+    wanted = os.environ.get("ANABRANCH_PORT_BASE")
+    if wanted:
+        return int(wanted)
+    for base in BASES:
+        if all(port_is_free(port) for port in Ports(base).all()):
+            return base
+    raise PreflightError("no free block of ports from 20000 to 29999; set ANABRANCH_PORT_BASE to a base of your own")
+
+
+def is_initialised() -> bool:
+    """Whether this home has been made."""
+    return (home_directory() / "settings.json").exists()
+
+
+def initialise(programs: Programs) -> Settings:
+    """Make the home, or take it as it is; in both cases note where the programs are. Returns its settings.
+
+    Secrets are generated, and ``settings.json`` is for its owner only (0600).
+    """
+    home = home_directory()
+    home.mkdir(parents=True, exist_ok=True)
+    path = home / "settings.json"
+    if path.exists():
+        written = json.loads(path.read_text())
+    else:
+        ports = Ports(choose_base())
+        written = {
+            "port_base": ports.base,
+            "kafka": {"bootstrap": f"127.0.0.1:{ports.kafka}"},
+            "s3": {"endpoint": f"http://127.0.0.1:{ports.minio}", "secret_key": secrets.token_urlsafe(24)},
+            "trino": {"port": ports.trino},
+            "postgres_password": secrets.token_urlsafe(24),
+            "supervisor_password": secrets.token_urlsafe(24),
+        }
+        for name in ("catalog", "ops"):
+            written[name] = {
+                "name": name,
+                "user": name,
+                "port": ports.postgres,
+                "password": secrets.token_urlsafe(24),
+            }
+    written["spark"] = {**written.get("spark", {}), "jars": str(programs.spark_jars)}
+    write_private(path, json.dumps(written, indent=1) + "\n")
+    return Settings()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, in one step."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    scratch = path.with_name(f"{path.name}.{os.getpid()}")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    scratch.rename(path)

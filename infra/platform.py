@@ -1,0 +1,125 @@
+"""The local platform as a whole: up, down, status."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import psycopg
+
+from infra import prepare, supervise
+from infra.artifacts.install import Programs, install
+from infra.home import Ports, initialise, is_initialised
+from infra.preflight import preflight
+from infra.readiness import await_ready, tail
+from infra.services import services
+from runtime.errors import TerminalError
+from runtime.settings import Settings, home_directory
+from serving.publication import publish_initial
+
+Say = Callable[[str], None]
+
+READY_SECONDS = {"postgres": 60, "kafka": 90, "minio": 60, "trino": 180, "archiver": 90, "speed": 180}
+
+
+def up(say: Say) -> Settings:
+    """Bring the platform up and wait until every service answers and the views are served.
+
+    A second call starts what does not run and is quick where everything does. Raises PreflightError, TransientError.
+    """
+    home = home_directory()
+    running = is_initialised() and supervise.is_running(Settings())
+    preflight(home, None)
+    programs = install(say)
+    settings = initialise(programs)
+    if not running:
+        ended = supervise.end_leftovers(settings)
+        if ended:
+            say(f"ended {ended} processes that a killed supervisor had left")
+        preflight(home, Ports(settings.port_base))
+    all_services = services(settings, programs)
+    if not running:
+        supervise.write_config(settings, all_services)
+        prepare.data_directories(settings, programs)
+        supervise.start(settings)
+    started = time.monotonic()
+    _start(settings, programs, say)
+    publish_initial(settings)
+    say(f"ready after {time.monotonic() - started:.0f} s")
+    return settings
+
+
+def _start(settings: Settings, programs: Programs, say: Say) -> None:
+    """Start in order; what does not depend on each other starts together."""
+
+    def ready(name: str) -> None:
+        seconds = await_ready(settings, name, READY_SECONDS[name])
+        say(f"{name} is ready ({seconds:.1f} s)")
+
+    for name in ("postgres", "kafka", "minio"):
+        supervise.start_service(settings, name)
+    with ThreadPoolExecutor() as pool:
+        for done in [pool.submit(ready, name) for name in ("postgres", "kafka", "minio")]:
+            done.result()
+        prepare.databases(settings)
+        for name in ("trino",):
+            supervise.start_service(settings, name)
+        prepare.buckets(settings)
+        prepare.topics(settings)
+        for name in ("archiver", "speed"):
+            supervise.start_service(settings, name)
+        for done in [pool.submit(ready, name) for name in ("trino", "archiver", "speed")]:
+            done.result()
+
+
+def down(say: Say) -> None:
+    """End every process of this home and keep its data. A second call finds nothing to do."""
+    if not is_initialised():
+        say("nothing has been started here")
+        return
+    settings = Settings()
+    if supervise.is_running(settings):
+        supervise.stop(settings, ["speed", "archiver", "trino", "kafka", "minio", "postgres"])
+    ended = supervise.end_leftovers(settings)
+    say("down; the data stays in " + str(settings.home) + (f" ({ended} leftovers ended)" if ended else ""))
+
+
+def status() -> dict[str, Any]:
+    """``{"home", "services": [{"name", "pid", "state", "url", "detail"}]}``.
+
+    ``state`` is running, starting, stopped or failed; ``detail`` is what the service last said of itself, or of a
+    failed one the end of its log.
+    """
+    if not is_initialised():
+        raise TerminalError(f"nothing has been started in {home_directory()}: anabranch up")
+    settings = Settings()
+    programs = install(lambda _: None)
+    known = supervise.states(settings)
+    beats = _heartbeats(settings)
+    listed = []
+    for service in services(settings, programs):
+        info = known.get(service.name, {})
+        state = {"RUNNING": "running", "STARTING": "starting", "BACKOFF": "starting", "FATAL": "failed"}.get(
+            info.get("statename", ""), "failed" if info.get("exitstatus") == 78 else "stopped"
+        )
+        detail: Any = beats.get(service.name)
+        if state == "failed":
+            detail = tail(settings, service.name)
+        listed.append(
+            {
+                "name": service.name,
+                "pid": info.get("pid") or None,
+                "state": state,
+                "url": service.url,
+                "detail": detail,
+            }
+        )
+    return {"home": str(settings.home), "services": listed}
+
+
+def _heartbeats(settings: Settings) -> dict[str, Any]:
+    try:
+        with psycopg.connect(settings.ops.dsn, connect_timeout=2) as connection:
+            return dict(connection.execute("SELECT name, detail FROM services").fetchall())
+    except psycopg.Error:
+        return {}
