@@ -15,7 +15,6 @@ import uuid
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from changelog.positions import Vector, covers, from_json, to_json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -23,6 +22,7 @@ from batch.archive_table import changes, positions, snapshots_now
 from batch.batch_table import batch_name, ensure_batch_table, slices, write_run
 from batch.boundary import Boundary, choose
 from batch.ingest import BATCH_CONF
+from changelog.positions import Vector, covers, from_json, to_json
 from runtime import faults
 from runtime.errors import AnabranchError, TransientError
 from runtime.ops import Connection, connect

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from changelog.positions import Vector
@@ -71,9 +71,8 @@ def check_topics(settings: Settings) -> None:
 
 def topic_ids(settings: Settings) -> dict[str, str]:
     """The id that Kafka gave each changelog topic: another one means another topic of the same name."""
-    from confluent_kafka import TopicCollection
-
-    found = admin(settings).describe_topics(TopicCollection(list(settings.topics)))
+    client = admin(settings)  # has to live as long as its futures
+    found = client.describe_topics(TopicCollection(list(settings.topics)))
     return {name: str(future.result(TIMEOUT).topic_id) for name, future in found.items()}
 
 
@@ -94,8 +93,9 @@ def _list(settings: Settings, spec: OffsetSpec) -> Vector:
         for partition in range(settings.kafka.partitions)
     }
     vector: Vector = {}
+    client = admin(settings)  # has to live as long as its futures
     try:
-        found = admin(settings).list_offsets(partitions, isolation_level=IsolationLevel.READ_COMMITTED)
+        found = client.list_offsets(partitions, isolation_level=IsolationLevel.READ_COMMITTED)
         for partition, future in found.items():
             vector.setdefault(partition.topic, {})[partition.partition] = future.result(TIMEOUT).offset
     except KafkaException as error:

@@ -38,7 +38,9 @@ def up(say: Say) -> Settings:
             say(f"ended {ended} processes that a killed supervisor had left")
         preflight(home, Ports(settings.port_base))
     all_services = services(settings, programs)
-    if not running:
+    if running:
+        supervise.reread(settings, all_services)
+    else:
         supervise.write_config(settings, all_services)
         prepare.data_directories(settings, programs)
         supervise.start(settings)

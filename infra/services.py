@@ -58,11 +58,13 @@ def data(settings: Settings, name: str) -> Path:
 
 
 def as_other_user(command: list[str]) -> list[str]:
-    """PostgreSQL refuses to run as root. As root it runs as another user that may still enter private directories."""
+    """PostgreSQL refuses to run as root. As root it runs as another user, with one capability left: to enter private
+    directories, so that home and cache may be anywhere. (Without the secure bit, access() would ignore it.)"""
     if os.geteuid() != 0:
         return command
-    drop = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    return ["setpriv", *drop, "--inh-caps=+dac_override", "--ambient-caps=+dac_override", *command]
+    user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--securebits=+no_setuid_fixup"]
+    left = ["--inh-caps=+dac_override", "--ambient-caps=+dac_override", "--bounding-set=-all,+dac_override"]
+    return ["setpriv", *user, *left, *command]
 
 
 def postgres(settings: Settings, programs: Programs, ports: Ports) -> Service:
@@ -180,7 +182,6 @@ def trino(settings: Settings, programs: Programs, ports: Ports) -> Service:
         "-Dfile.encoding=UTF-8",
         "--enable-native-access=ALL-UNNAMED",
         "--sun-misc-unsafe-memory-access=allow",
-        "--add-modules=jdk.incubator.vector",
         "-Dnode.environment=local",
         "-Dnode.id=local",
         "-Dnode.bind-ip=127.0.0.1",

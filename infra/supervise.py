@@ -102,6 +102,17 @@ def start(settings: Settings) -> None:
         time.sleep(0.05)
 
 
+def reread(settings: Settings, services: list[Service]) -> None:
+    """Let a running supervisor take up changed commands: services that do not run are defined anew."""
+    write_config(settings, services)
+    server = proxy(settings)
+    _added, changed, _removed = server.reloadConfig()[0]
+    for name in changed:
+        if states(settings)[name]["statename"] in ("STOPPED", "EXITED", "FATAL"):
+            server.removeProcessGroup(name)
+            server.addProcessGroup(name)
+
+
 def states(settings: Settings) -> dict[str, dict[str, Any]]:
     """What Supervisor says of each service; empty if it does not run."""
     try:

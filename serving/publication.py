@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from changelog.positions import Vector, covers, from_json, to_json
 from trino.dbapi import Connection as TrinoConnection
 
+from changelog.positions import Vector, covers, from_json, to_json
 from runtime import faults, ops, trino
 from runtime.errors import HeldError, TerminalError
 from runtime.ops import Connection

@@ -38,9 +38,9 @@ TIMES = st.one_of(
             "9999-12-31T23:59:59.999Z",
         ]
     ),
-    st.datetimes().map(lambda t: t.strftime("%Y-%m-%dT%H:%M:%S.") + f"{t.microsecond // 1000:03d}Z").filter(
-        lambda text: len(text) == 24
-    ),
+    st.datetimes()
+    .map(lambda t: t.strftime("%Y-%m-%dT%H:%M:%S.") + f"{t.microsecond // 1000:03d}Z")
+    .filter(lambda text: len(text) == 24),
 )
 TOTALS = st.one_of(
     st.integers(-1000, 1000), st.decimals(-10_000, 10_000, places=4).map(float), st.sampled_from([0.1, 1e9, 0.00005])
@@ -77,7 +77,9 @@ def logs(draw: st.DrawFn, size: int = 40) -> Log:
         log.append(topic, guest.encode(), value)
 
     for _ in range(draw(st.integers(1, size))):
-        kind = draw(st.sampled_from(["order", "order", "order", "delete", "event", "event", "copy", "bad", "tombstone"]))
+        kind = draw(
+            st.sampled_from(["order", "order", "order", "delete", "event", "event", "copy", "bad", "tombstone"])
+        )
         guest = draw(st.sampled_from(["g0", "g1", "g2"]))
         if kind == "order":
             ref = draw(st.sampled_from(["o1", "o2"]))

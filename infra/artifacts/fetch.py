@@ -68,7 +68,9 @@ def fetch_one(artifact: Artifact, target: Path, advance: Callable[[int], None]) 
             _download(url, part, advance)
             break
         except httpx.HTTPStatusError as error:
-            raise TransientError(f"{url} answered {error.response.status_code}; is the repository the right one?") from error
+            raise TransientError(
+                f"{url} answered {error.response.status_code}; is the repository the right one?"
+            ) from error
         except (httpx.HTTPError, OSError) as error:
             failure = error
     else:

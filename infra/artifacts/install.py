@@ -8,6 +8,7 @@ import sys
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from infra.artifacts.fetch import cache_directory, fetch, locked, replace_direct
 from infra.artifacts.lock import artifacts, digest, go_module
 from runtime.errors import PreflightError
 
-TRINO_PLUGINS = ("iceberg", "postgresql", "memory")
+TRINO_PLUGINS = ("geospatial", "iceberg", "memory", "postgresql")  # postgresql needs geospatial's types
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ def _trino(cache: Path, say: Callable[[str], None]) -> Path:
         unpacked.rmdir()
         archive.unlink()
 
-    return _made(cache / f"trino-{digest('trino')}", make)
+    kept = zlib.crc32(" ".join(TRINO_PLUGINS).encode())
+    return _made(cache / f"trino-{digest('trino')}-{kept:08x}", make)
 
 
 def _postgres(cache: Path, say: Callable[[str], None]) -> Path:

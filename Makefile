@@ -1,0 +1,56 @@
+# Every target sets up what it needs by itself. `make` alone explains.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+CACHE := $(or $(ANABRANCH_CACHE),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/anabranch)
+UV_VERSION := 0.13.8
+UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv/bin/uv)
+RUN := $(UV) run --frozen
+
+.PHONY: help setup up down status demo test lint unit property integration faults bench clean
+
+help: ## show this
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(CACHE)/uv/bin/uv:
+	python3 -m venv $(CACHE)/uv && $(CACHE)/uv/bin/pip install --quiet uv==$(UV_VERSION)
+
+setup: $(UV) ## install uv (if it is missing) and the locked Python environment
+	@$(UV) sync --frozen --quiet
+
+up: setup ## start the platform and wait until it answers
+	$(RUN) anabranch up
+
+down: setup ## stop it; the data stays
+	$(RUN) anabranch down
+
+status: setup ## show the services
+	$(RUN) anabranch status
+
+demo: setup ## the whole story on generated data, in a home of its own; checks its own numbers
+	$(RUN) anabranch demo
+
+lint: setup ## format, lint and types
+	$(RUN) ruff format --check .
+	$(RUN) ruff check .
+	$(RUN) mypy
+
+test: lint ## everything: lint, unit, property and integration tests on the real services
+	$(RUN) pytest
+
+unit: setup ## tests without services
+	$(RUN) pytest -m unit
+
+property: setup ## the laws, by Hypothesis, on a local Spark
+	$(RUN) pytest -m property
+
+integration: setup ## tests on the real services
+	$(RUN) pytest -m integration
+
+faults: setup ## tests that kill real processes
+	$(RUN) pytest -m faults
+
+bench: setup ## freshness and throughput, measured on a platform of its own
+	$(RUN) python -m bench.run
+
+clean: ## remove caches of tools; homes and fetched artifacts stay
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis

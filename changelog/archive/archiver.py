@@ -1,0 +1,231 @@
+"""The archiver: Kafka → raw objects. ``python -m changelog.archive.archiver``
+
+It may be replaced by Secor, or replace it, at any time: the same layout, names and records. Nothing is committed before
+it is stored, and no object is ever replaced: after a crash between the two, the object that is there is read back and
+what follows it goes into a further object. Exit status 78 means that somebody has to look before it is started again.
+"""
+
+import logging
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from changelog.archive.secor import hour_of, object_name, pack_key, read_object
+from changelog.archive.sequencefile import Writer
+from changelog.archive.store import ArchiveStore
+from changelog.topics import check_topics, topic_ids
+from runtime import faults
+from runtime.errors import ArchiveError, ContractError, TerminalError, TransientError
+from runtime.heartbeat import Heartbeat
+from runtime.settings import Settings
+
+log = logging.getLogger("archiver")
+
+EXIT_CONFIGURATION = 78
+FETCH = 5_000
+CONTRACT_CHECK_SECONDS = 30.0
+BACK_OFF_SECONDS = (0.5, 1, 2, 4, 8)
+
+Record = tuple[int, int, bytes | None, bytes]
+"""offset, timestamp in ms, Kafka key, value."""
+
+
+@dataclass
+class Batch:
+    """What is held of one partition, by hour, since its last commit. ``start``: the first offset that was read."""
+
+    start: int
+    began: float
+    next: int = 0
+    size: int = 0
+    hours: dict[int, list[Record]] = field(default_factory=dict)
+
+    def add(self, offset: int, timestamp: int, key: bytes | None, value: bytes) -> None:
+        self.hours.setdefault(hour_of(timestamp), []).append((offset, timestamp, key, value))
+        self.size += len(value) + len(key or b"") + 16
+        self.next = offset + 1
+
+
+class Archiver:
+    """One member of the archiver's consumer group."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._store = ArchiveStore(settings.s3)
+        self._batches: dict[tuple[str, int], Batch] = {}
+        self._committed: dict[str, dict[str, int]] = {}
+        self._stored = {"objects": 0, "records": 0, "bytes": 0}
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": settings.kafka.bootstrap,
+                "group.id": settings.archiver.group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "partition.assignment.strategy": "range",
+                "session.timeout.ms": 10_000,
+                "max.poll.interval.ms": 120_000,
+                "queued.max.messages.kbytes": 65_536,
+                "fetch.message.max.bytes": 16 * 1024 * 1024,
+            }
+        )
+        self._stopping = False
+        self._ids: dict[str, str] = {}
+
+    def stop(self, _signal: int, _frame: FrameType | None) -> None:
+        """End after storing what is held."""
+        self._stopping = True
+
+    def run(self, heartbeat: Heartbeat) -> None:
+        """Consume, rotate, store, commit, until stopped; then store and commit what is held and leave the group."""
+        self._check_contract()
+        self._consumer.subscribe(list(self._settings.topics), on_revoke=self._drop, on_lost=self._drop)
+        checked = time.monotonic()
+        try:
+            while not self._stopping:
+                self._take(self._consumer.consume(FETCH, 0.2))
+                for place in [place for place, batch in self._batches.items() if self._is_due(batch)]:
+                    self._store_batch(place)
+                heartbeat.beat("running", self._detail())
+                if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
+                    self._check_contract()
+                    checked = time.monotonic()
+            heartbeat.beat("stopping", self._detail())
+            for place in list(self._batches):
+                self._store_batch(place)
+        finally:
+            self._consumer.close()
+
+    def _check_contract(self) -> None:
+        check_topics(self._settings)
+        ids = topic_ids(self._settings)
+        if self._ids and ids != self._ids:
+            raise ContractError(f"topics were made anew while archiving: {self._ids} became {ids}; restore them")
+        self._ids = ids
+
+    def _take(self, messages: list[Message]) -> None:
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._judge(error)
+                continue
+            place = (message.topic(), message.partition())
+            offset, value = message.offset(), message.value() or b""
+            batch = self._batches.get(place)
+            if batch is None:
+                batch = self._batches[place] = Batch(offset, time.monotonic())
+            batch.add(offset, message.timestamp()[1], message.key(), value)
+
+    @staticmethod
+    def _judge(error: KafkaError) -> None:
+        if error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise TransientError(f"Kafka: {error}")
+        log.warning("Kafka: %s", error)
+
+    def _is_due(self, batch: Batch) -> bool:
+        limits = self._settings.archiver
+        return batch.size >= limits.max_bytes or time.monotonic() - batch.began >= limits.max_age_seconds
+
+    def _drop(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Partitions that go to another member: it reads again what was not committed."""
+        for partition in partitions:
+            self._batches.pop((partition.topic, partition.partition), None)
+
+    def _store_batch(self, place: tuple[str, int]) -> None:
+        """Store every hour of a partition's batch, then commit. Retries while the store is away; nothing is lost."""
+        topic, partition = place
+        batch = self._batches[place]
+        for number, (hour, records) in enumerate(sorted(batch.hours.items())):
+            if number:
+                faults.point("archiver.after-first-object")
+            faults.point("archiver.before-upload")
+            self._store_hour(topic, partition, hour, batch.start, records)
+        faults.point("archiver.before-commit")
+        del self._batches[place]
+        try:
+            self._consumer.commit(offsets=[TopicPartition(topic, partition, batch.next)], asynchronous=False)
+        except KafkaException as error:
+            # a member that was away too long: whoever has the partition now stores these records again
+            log.warning("%s/%d: not committed (%s)", topic, partition, error)
+            if error.args[0].retriable():
+                raise TransientError(f"{topic}/{partition}: the commit was not taken: {error}") from error
+            return
+        self._committed.setdefault(topic, {})[str(partition)] = batch.next
+
+    def _store_hour(self, topic: str, partition: int, hour: int, start: int, records: list[Record]) -> None:
+        """Put the records into an object named by ``start``; where one is already there, go on after its last offset.
+
+        Ends always: each further object is named by a higher offset. Raises ArchiveError if an object of that name
+        holds none of the offsets that its name promises.
+        """
+        while records:
+            name = object_name(self._store.prefix, topic, partition, hour, start)
+            writer = Writer()
+            for offset, timestamp, key, value in records:
+                writer.append(pack_key(offset, timestamp, key), value)
+            data = writer.close()
+            if self._patiently(lambda: self._store.put_if_absent(name, data)):  # noqa: B023  # called at once
+                self._stored["objects"] += 1
+                self._stored["records"] += len(records)
+                self._stored["bytes"] += len(data)
+                log.info(
+                    "%s: %d records, %d-%d, %d bytes", name, len(records), records[0][0], records[-1][0], len(data)
+                )
+                return
+            there = [record.offset for record in read_object(self._patiently(lambda: self._store.get(name)), name)]  # noqa: B023
+            last = max(there, default=-1)
+            if last < start:
+                raise ArchiveError(f"{name} is there and holds no offset from {start} on; move it away and start again")
+            log.info("%s is there up to offset %d; going on after it", name, last)
+            records = [record for record in records if record[0] > last]
+            start = records[0][0] if records else start
+
+    def _patiently(self, call: Any) -> Any:
+        """Call until the object store answers. The consumer is kept alive meanwhile by its own thread, for a time."""
+        attempt = 0
+        while True:
+            try:
+                return call()
+            except (BotoCoreError, ClientError, OSError) as error:
+                wait = BACK_OFF_SECONDS[min(attempt, len(BACK_OFF_SECONDS) - 1)]
+                attempt += 1
+                if attempt > 12:
+                    raise TransientError(f"the object store does not answer: {error}") from error
+                log.warning("object store: %s; again in %s s", error, wait)
+                time.sleep(wait)
+
+    def _detail(self) -> dict[str, Any]:
+        return {"committed": self._committed, **self._stored, "held": sum(b.size for b in self._batches.values())}
+
+
+def main() -> int:
+    """Run until told to stop. Returns the exit status."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("botocore").setLevel(logging.WARNING)
+    settings = Settings()
+    heartbeat = Heartbeat(settings.ops.dsn, "archiver")
+    heartbeat.beat("starting", {})
+    try:
+        archiver = Archiver(settings)
+        signal.signal(signal.SIGTERM, archiver.stop)
+        signal.signal(signal.SIGINT, archiver.stop)
+        archiver.run(heartbeat)
+    except TerminalError as error:
+        log.error("%s", error)
+        heartbeat.beat("failed", {"error": str(error)})
+        return EXIT_CONFIGURATION
+    except TransientError as error:
+        log.error("%s", error)
+        heartbeat.beat("failed", {"error": str(error)})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
