@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from infra import commands_platform
+from infra import commands_log, commands_platform, commands_views
 from runtime.errors import AnabranchError
 
 app = typer.Typer(
@@ -13,7 +13,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Anabranch: one log, two layers, one answer. Begin with: anabranch demo",
 )
-commands_platform.register(app)
+for commands in (commands_platform, commands_log, commands_views):
+    commands.register(app)
 
 
 def main() -> None:

@@ -175,3 +175,11 @@ def _signal(process: psutil.Process, kill: bool) -> None:
         process.kill() if kill else process.terminate()
     except psutil.NoSuchProcess:
         pass
+
+
+def restart(settings: Settings, name: str) -> None:
+    """Stop a service if it runs, and start it."""
+    server = proxy(settings)
+    if states(settings).get(name, {}).get("statename") in ("STARTING", "RUNNING", "BACKOFF"):
+        server.stopProcess(name, True)
+    server.startProcess(name, False)

@@ -1,0 +1,1 @@
+"""Ways into the log: each makes records, and :mod:`changelog.producer` sends them."""

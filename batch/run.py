@@ -1,0 +1,69 @@
+"""Ingest and build in one Spark application: what ``anabranch batch`` runs. Publication is the caller's step."""
+
+import argparse
+import json
+import logging
+import sys
+import time
+from dataclasses import asdict
+
+from batch.build import build
+from batch.ingest import BATCH_CONF, complain, ingest, parse_hole
+from changelog.positions import Vector, covers, from_json
+from changelog.topics import end_offsets
+from runtime import ops
+from runtime.errors import AnabranchError
+from runtime.settings import Settings
+from runtime.spark import session
+
+log = logging.getLogger("batch")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Prints ``{"ingest": …, "run": …}``; 1 if either failed, with the reason in the log."""
+    parser = argparse.ArgumentParser(prog="batch", description=__doc__)
+    parser.add_argument("--full", action="store_true")
+    parser.add_argument("--view", action="append", default=[])
+    parser.add_argument("--run-id")
+    parser.add_argument("--accept-hole", action="append", default=[])
+    parser.add_argument("--patience", type=float, default=90)
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = Settings()
+    ends = end_offsets(settings)
+    spark = session(settings, "anabranch-batch", settings.batch.driver_memory, BATCH_CONF)
+    try:
+        wait_for_archiver(settings, ends, arguments.patience)
+        report = ingest(spark, settings, tuple(parse_hole(text) for text in arguments.accept_hole))
+        complain(report)
+        run = build(spark, settings, "main", arguments.full, arguments.view, arguments.run_id)
+        print(json.dumps({"ingest": asdict(report), "run": asdict(run)}))
+    except AnabranchError as error:
+        log.error("%s", error)
+        return 1
+    finally:
+        spark.stop()
+    return 0
+
+
+def wait_for_archiver(settings: Settings, ends: Vector, patience: float) -> bool:
+    """Wait until the archiver has stored everything below ``ends``; whether it did within ``patience`` seconds.
+
+    Only convenience: what is not stored yet stays on the speed side.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        with ops.connect(settings) as connection:
+            row = connection.execute(
+                "SELECT detail -> 'committed' AS committed FROM services WHERE name = 'archiver'"
+            ).fetchone()
+        if row and row["committed"] and covers(from_json(row["committed"]), ends):
+            return True
+        if time.monotonic() > deadline:
+            log.info("the archiver has not stored everything yet; going on with what is there")
+            return False
+        time.sleep(0.25)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

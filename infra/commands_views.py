@@ -1,0 +1,264 @@
+"""Commands of the batch and serving layers: build, publish, query, wait, verify."""
+
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from changelog.positions import to_json
+from runtime import ops, trino
+from runtime.errors import TerminalError
+from runtime.settings import Settings
+from runtime.version import ROOT
+from serving import publication, sql
+from serving.publication import current
+from serving.wait import wait as wait_until
+from speed.generation import begin
+from views.registry import all_views, view_named
+
+AsJson = Annotated[bool, typer.Option("--json", help="for machines")]
+Views = Annotated[list[str] | None, typer.Argument(help="views; default all")]
+
+
+class Format(StrEnum):
+    """How a query's answer is printed."""
+
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    for command in (batch, publish, rollback, release, boundary, views, explain, query, wait, verify):
+        app.command()(command)
+    generation = typer.Typer(help="Lives of the speed application's code and state.", no_args_is_help=True)
+    generation.command("new")(generation_new)
+    generation.command("list")(generation_list)
+    app.add_typer(generation, name="generation")
+
+
+def batch(
+    full: Annotated[bool, typer.Option("--full", help="fold the whole archive from nothing")] = False,
+    view: Annotated[list[str] | None, typer.Option(help="only this view (repeatable)")] = None,
+    run_id: Annotated[str | None, typer.Option(help="name of the run; the same name again replaces it")] = None,
+    no_publish: Annotated[bool, typer.Option("--no-publish", help="build beside what is served, and stop")] = False,
+    patience: Annotated[float, typer.Option(help="seconds to wait for the archiver; 0: take what is there")] = 90,
+    accept_hole: Annotated[
+        list[str] | None, typer.Option(help="TOPIC/PARTITION/FIRST-LAST: offsets that are lost for good")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the batch layer once: ingest, build, publish.
+
+    It waits until the archiver has stored what was acknowledged when it began, brings the columnar archive up to
+    date, folds what is new since the served boundary (--full: everything) and publishes the result in one step.
+    """
+    for name in view or []:
+        view_named(name)
+    options = [
+        *(["--full"] if full else []),
+        *(part for name in view or [] for part in ("--view", name)),
+        *(["--run-id", run_id] if run_id else []),
+        *(part for hole in accept_hole or [] for part in ("--accept-hole", hole)),
+        *("--patience", str(patience)),
+    ]
+    result = spark_job("batch.run", options, "batch")
+    if as_json:
+        typer.echo(json.dumps(result))
+        return
+    archived, run = result["ingest"], result["run"]
+    typer.echo(f"ingested: {archived['records'] or 'nothing new'} in {archived['seconds']} s")
+    typer.echo(f"built: run {run['run_id']} ({run['kind']}) up to epoch {run['epoch']} in {run['seconds']} s")
+    if not no_publish:
+        _say_published(publication.publish(Settings(), run["run_id"]))
+
+
+def publish(
+    run: Annotated[str | None, typer.Argument(help="a finished run; default the newest")] = None,
+) -> None:
+    """Publish a finished run: its batch side and the boundary with it, in one step for each view."""
+    _say_published(publication.publish(Settings(), run))
+
+
+def rollback(names: Views = None) -> None:
+    """Serve what was served before, and hold publication until `anabranch release`. Again: one further back."""
+    _say_published(publication.rollback(Settings(), names or []))
+    typer.echo("publication is held; let it go on with: anabranch release")
+
+
+def release() -> None:
+    """Let publication go on after a rollback."""
+    typer.echo("released" if publication.release(Settings()) else "it was not held")
+
+
+def boundary(as_json: AsJson = False) -> None:
+    """Show where each view's batch side ends and its speed side begins."""
+    columns, rows = trino.execute(
+        trino.connect(Settings()), "SELECT * FROM serving.boundary ORDER BY view"
+    )
+    _print(columns, rows, Format.json if as_json else Format.table)
+
+
+def views() -> None:
+    """List the views."""
+    table = Table("view", "of", "reads", "what it is")
+    for view in all_views():
+        table.add_row(view.name, view.entity, ", ".join(read.name for read in view.reads), view.comment)
+    Console().print(table)
+
+
+def explain(name: Annotated[str, typer.Argument(help="a view")]) -> None:
+    """Show a view whole: its columns, its tables, its merged SQL and its boundary."""
+    view = view_named(name)
+    typer.echo(f"{view.name}: {view.comment}\n")
+    typer.echo(f"of changelog.{view.entity}, where {view.contribution.condition}\n")
+    typer.echo("partial states, in lake.batch.%s and lake.speed.%s:" % (view.name, view.pipeline))
+    for key in view.contribution.keys:
+        typer.echo(f"  key    {key.field.name} {key.field.type} = {key.expression}")
+    for state in view.contribution.states:
+        typer.echo(f"  state  {state.field.name} {state.field.type} = {state.reducer}({state.expression})")
+    typer.echo("\nread as:")
+    for read in view.reads:
+        typer.echo(f"  {read.name} = {read.expression}   -- {read.comment}")
+    with ops.connect(Settings()) as connection:
+        served = [one for one in current(connection) if one.view == name]
+    if served:
+        at = served[0]
+        typer.echo(f"\npublication {at.publication}: epoch {at.epoch} of generation {at.generation}, which starts at")
+        typer.echo(f"  {json.dumps(to_json(at.vector))}\n\n{sql.merged(view, at.pin)}")
+
+
+def query(
+    statement: Annotated[str, typer.Argument(metavar="SQL", help="a query; the default catalog is lake")],
+    form: Annotated[Format, typer.Option("--format")] = Format.table,
+) -> None:
+    """Ask Trino. Example: anabranch query "SELECT country, sum(revenue) FROM serving.revenue GROUP BY 1" """
+    columns, rows = trino.execute(trino.connect(Settings()), statement)
+    _print(columns, rows, form)
+
+
+def wait(timeout: Annotated[float, typer.Option(help="seconds")] = 600) -> None:
+    """Wait until the merged views cover everything acknowledged so far."""
+    with _spinner("waiting") as (progress, task):
+        wait_until(
+            Settings(),
+            timeout_seconds=timeout,
+            progress=lambda missing: progress.update(task, description=f"waiting: {missing:,} offsets to go"),
+        )
+    typer.echo("the merged views cover everything acknowledged so far")
+
+
+def verify(as_json: AsJson = False) -> None:
+    """Compare log, archive and every merged view at one journaled cut. Exit status 1 on any difference."""
+    result = spark_job("serving.verify", [], "verify", (0, 1))
+    if as_json:
+        typer.echo(json.dumps(result))
+    else:
+        typer.echo(f"records of the log: {result['records']}")
+        typer.echo(f"rows compared: {result['compared']}")
+        for difference in result["differences"]:
+            typer.echo(f"DIFFERENCE {difference}")
+        typer.echo("exact" if not result["differences"] else f"{len(result['differences'])} differences")
+    if result["differences"]:
+        raise typer.Exit(1)
+
+
+def generation_new() -> None:
+    """Begin a new generation of the speed layer, beside the served one, from the archived position minus the horizon.
+
+    Restarts the speed application. The views go on as they are; the next batch run that finds the new generation
+    warm switches to it.
+    """
+    from infra import supervise
+
+    settings = Settings()
+    with ops.connect(settings) as connection:
+        begun = begin(settings, connection, "main")
+    typer.echo(f"generation {begun.number} begins at {json.dumps(to_json(begun.start))}")
+    supervise.restart(settings, "speed")
+
+
+def generation_list() -> None:
+    """Show the generations, newest first."""
+    with ops.connect(Settings()) as connection:
+        rows = connection.execute(
+            "SELECT pipeline, generation, code_version, created_at FROM generations ORDER BY 1, 2 DESC"
+        ).fetchall()
+    _print(list(rows[0]) if rows else [], [list(row.values()) for row in rows], Format.table)
+
+
+def spark_job(module: str, options: list[str], what: str, good: tuple[int, ...] = (0,)) -> Any:
+    """Run a Spark job as its own process and return the JSON that it printed last.
+
+    Its log goes to ``logs/<what>.log`` of the home. Raises TerminalError with the end of that log if it fails.
+    """
+    settings = Settings()
+    log = settings.home / "logs" / f"{what}-job.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, "ANABRANCH_HOME": str(settings.home), "PYTHONPATH": str(ROOT)}
+    with log.open("w") as errors, _spinner(what):
+        done = subprocess.run(
+            [sys.executable, "-m", module, *options],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            check=False,
+            env=environment,
+        )
+    if done.returncode not in good:
+        lines = [line for line in log.read_text().splitlines() if line.strip()]
+        said = [line.split(" ERROR ", 1)[1] for line in lines if " ERROR " in line and "main" not in line.split()[:4]]
+        raise TerminalError(
+            f"{what} failed (exit status {done.returncode}): {said[-1] if said else lines[-1] if lines else ''}\n"
+            f"  its log: {log}"
+        )
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+class _spinner:  # noqa: N801  # reads as a function
+    """A line that shows that something goes on, on a terminal only."""
+
+    def __init__(self, what: str) -> None:
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        self._progress = Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty())
+        self._what = what
+
+    def __enter__(self) -> tuple[Progress, Any]:
+        self._progress.start()
+        return self._progress, self._progress.add_task(self._what, total=None)
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+
+def _say_published(published: publication.Published) -> None:
+    if published.publication is None:
+        typer.echo("nothing to publish: it is served already")
+    else:
+        typer.echo(f"publication {published.publication} ({published.kind}): {', '.join(published.views)}")
+
+
+def _print(columns: list[str], rows: list[Any], form: Format) -> None:
+    if form is Format.json:
+        typer.echo(json.dumps([dict(zip(columns, row, strict=True)) for row in rows], default=str))
+    elif form is Format.csv:
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([["" if value is None else value for value in row] for row in rows])
+        typer.echo(out.getvalue(), nl=False)
+    else:
+        table = Table(*columns)
+        for row in rows:
+            table.add_row(*("" if value is None else str(value) for value in row))
+        Console(width=None if sys.stdout.isatty() else 240).print(table)
