@@ -3,11 +3,11 @@
 What a partition's archived position is, its own rows say: the end of the last one. There is nothing to get out of step.
 """
 
-from changelog.positions import Vector
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from changelog.classify import CHANGE
+from changelog.positions import Vector
 from changelog.typed import entity_type, in_snake_case, superset_type
 from runtime.errors import ContractError
 from runtime.settings import ENTITIES, topic_of
@@ -67,7 +67,7 @@ def positions(spark: SparkSession, snapshots: dict[str, int], partitions: int) -
     """
     vector: Vector = {topic_of(entity): dict.fromkeys(range(partitions), 0) for entity in snapshots}
     for entity, snapshot in snapshots.items():
-        files = spark.read.option("snapshot-id", snapshot).table(f"{archive_name(entity)}.files")
+        files = spark.read.option("versionAsOf", snapshot).table(f"{archive_name(entity)}.files")
         ends = files.groupBy("partition.kafka_partition").agg(F.expr("max(readable_metrics.last_offset.upper_bound)"))
         for partition, last in ends.collect():
             vector[topic_of(entity)][int(partition)] = int(last) + 1
@@ -87,7 +87,7 @@ def changes(spark: SparkSession, snapshots: dict[str, int], lower: Vector, upper
             f"AND kafka_offset < {end})"
             for partition, end in upper[topic].items()
         )
-        table = spark.read.option("snapshot-id", snapshot).table(archive_name(entity))
+        table = spark.read.option("versionAsOf", snapshot).table(archive_name(entity))
         frames.append(
             table.where(F.col("kind") == CHANGE)
             .where(condition or "false")

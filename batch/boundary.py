@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from changelog.positions import Vector, covers, from_json
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from changelog.positions import Vector, covers, from_json
 from runtime.ops import Connection
 from runtime.spark import CATALOG
 

@@ -173,7 +173,7 @@ def _fold_group(
 
 
 def _combined(spark: SparkSession, view: View, base: Base, slice_: DataFrame) -> DataFrame:
-    before = spark.read.option("snapshot-id", base.snapshot).table(batch_name(view))
+    before = spark.read.option("versionAsOf", base.snapshot).table(batch_name(view))
     return combine(view.contribution, before.unionByName(slice_))
 
 

@@ -7,12 +7,12 @@ A hole is looked up in Kafka. What Kafka answers is taken; a range for which it 
 import json
 from dataclasses import dataclass
 
-from changelog.positions import Vector
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from changelog.classify import CLASSIFIED_DDL, classify
+from changelog.positions import Vector
 from runtime.settings import Settings
 
 

@@ -13,9 +13,6 @@ import time
 from dataclasses import asdict, dataclass, field
 from functools import reduce
 
-from changelog.archive.store import ArchiveStore
-from changelog.positions import Vector, to_json
-from changelog.topics import check_topics, start_offsets, topic_ids
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -24,7 +21,10 @@ from pyspark.sql.window import Window
 from batch.archive_table import EMPTY, archive_name, current_snapshot, ensure_archive, positions
 from batch.holes import Hole, find, look_up, lost
 from batch.raw import BROKEN, OBJECT, read_objects
+from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE
+from changelog.positions import Vector, to_json
+from changelog.topics import check_topics, start_offsets, topic_ids
 from changelog.typed import entity_columns, typed
 from runtime import faults
 from runtime.errors import AnabranchError, ArchiveError, ConflictError, HoleError
@@ -193,7 +193,7 @@ def _mark_duplicates(spark: SparkSession, snapshots: dict[str, int], records: Da
     copies = Window.partitionBy(*IDENTITY, "kind").orderBy("kafka_offset")
     single = single.withColumn("copy", F.when(F.col("kind") == CHANGE, F.row_number().over(copies)).otherwise(F.lit(1)))
     archived = [
-        spark.read.option("snapshot-id", snapshot)
+        spark.read.option("versionAsOf", snapshot)
         .table(archive_name(entity))
         .where(F.col("kind") == CHANGE)
         .select(F.lit(topic_of(entity)).alias("topic"), "key", "service_name", "identifier")

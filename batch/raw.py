@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from changelog.archive.secor import read_object
-from changelog.archive.store import ArchiveStore
-from changelog.positions import Vector
 from pyspark.sql import DataFrame, SparkSession
 
+from changelog.archive.secor import read_object
+from changelog.archive.store import ArchiveStore
 from changelog.classify import CLASSIFIED, CLASSIFIED_DDL, RECORD, classify_batch
+from changelog.positions import Vector
 from runtime.errors import ArchiveError
 from runtime.settings import ObjectStore
 

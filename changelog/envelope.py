@@ -13,9 +13,7 @@ Entity = dict[str, Any]
 Envelope = dict[str, Any]
 
 
-def envelope(
-    service: str, identifier: str, current: Entity | None = None, original: Entity | None = None
-) -> Envelope:
+def envelope(service: str, identifier: str, current: Entity | None = None, original: Entity | None = None) -> Envelope:
     """An envelope: a create has no ``original``, a delete no ``current``, an update both.
 
     ``identifier`` is the same when the same change is sent again, and never otherwise: duplicates are known by it.

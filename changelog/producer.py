@@ -62,9 +62,7 @@ class ChangelogProducer:
             self._keep_pace()
         while True:
             try:
-                self._producer.produce(
-                    record.topic, key=record.key, value=record.value, on_delivery=self._delivered
-                )
+                self._producer.produce(record.topic, key=record.key, value=record.value, on_delivery=self._delivered)
                 break
             except BufferError:
                 self._producer.poll(0.1)

@@ -103,9 +103,7 @@ def release() -> None:
 
 def boundary(as_json: AsJson = False) -> None:
     """Show where each view's batch side ends and its speed side begins."""
-    columns, rows = trino.execute(
-        trino.connect(Settings()), "SELECT * FROM serving.boundary ORDER BY view"
-    )
+    columns, rows = trino.execute(trino.connect(Settings()), "SELECT * FROM serving.boundary ORDER BY view")
     _print(columns, rows, Format.json if as_json else Format.table)
 
 

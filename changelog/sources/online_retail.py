@@ -32,7 +32,7 @@ def invoices(path: Path) -> Iterator[tuple[str, list[Line]]]:
     try:
         with gzip.open(path, "rt", encoding="utf-8", newline="") as file:
             reader = csv.DictReader(file)
-            if not COLUMNS <= set(reader.fieldnames or ()):
+            if not set(reader.fieldnames or ()) >= COLUMNS:
                 raise TerminalError(f"{path} is not Online Retail: its columns are {reader.fieldnames}")
             for line in reader:
                 found.setdefault(line["InvoiceNo"], []).append(line)

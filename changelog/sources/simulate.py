@@ -37,7 +37,7 @@ class Shop:
         rate: float = 100,
     ) -> None:
         self._seed = seed
-        self._random = random.Random(seed)  # noqa: S311  # a simulation
+        self._random = random.Random(seed)  # a simulation
         self._duplicates, self._late, self._broken = duplicates, late, broken
         self._now = _parsed(start)
         self._step = timedelta(seconds=1 / rate if rate > 0 else 0.01)
