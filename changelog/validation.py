@@ -81,7 +81,7 @@ def _broken_rule(entity: str, key: bytes | None, record: dict[str, Any]) -> str 
     if entity == "event" and (original is not None or current is None):
         return "an event is immutable: it has a current and no original"
     guest = "ref" if entity == "guest" else "guestRef"
-    newest: dict[str, Any] = original if current is None else current
+    newest: dict[str, Any] = current or original or {}
     if current is not None and original is not None:
         if current["ref"] != original["ref"]:
             return f"original.ref {original['ref']!r} is not current.ref {current['ref']!r}"

@@ -120,7 +120,7 @@ def explain(name: Annotated[str, typer.Argument(help="a view")]) -> None:
     view = view_named(name)
     typer.echo(f"{view.name}: {view.comment}\n")
     typer.echo(f"of changelog.{view.entity}, where {view.contribution.condition}\n")
-    typer.echo("partial states, in lake.batch.%s and lake.speed.%s:" % (view.name, view.pipeline))
+    typer.echo(f"partial states, in lake.batch.{view.name} and lake.speed.{view.pipeline}:")
     for key in view.contribution.keys:
         typer.echo(f"  key    {key.field.name} {key.field.type} = {key.expression}")
     for state in view.contribution.states:
@@ -147,7 +147,7 @@ def query(
 
 def wait(timeout: Annotated[float, typer.Option(help="seconds")] = 600) -> None:
     """Wait until the merged views cover everything acknowledged so far."""
-    with _spinner("waiting") as (progress, task):
+    with Spinner("waiting") as (progress, task):
         wait_until(
             Settings(),
             timeout_seconds=timeout,
@@ -204,7 +204,7 @@ def spark_job(module: str, options: list[str], what: str, good: tuple[int, ...] 
     log = settings.home / "logs" / f"{what}-job.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "ANABRANCH_HOME": str(settings.home), "PYTHONPATH": str(ROOT)}
-    with log.open("w") as errors, _spinner(what):
+    with log.open("w") as errors, Spinner(what):
         done = subprocess.run(
             [sys.executable, "-m", module, *options],
             stdout=subprocess.PIPE,
@@ -223,7 +223,7 @@ def spark_job(module: str, options: list[str], what: str, good: tuple[int, ...] 
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-class _spinner:  # noqa: N801  # reads as a function
+class Spinner:
     """A line that shows that something goes on, on a terminal only."""
 
     def __init__(self, what: str) -> None:

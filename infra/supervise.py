@@ -1,5 +1,6 @@
 """Supervisor: it starts the services, restarts those that crash, and ends them with everything they started."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -171,10 +172,8 @@ def end_leftovers(settings: Settings) -> int:
 
 
 def _signal(process: psutil.Process, kill: bool) -> None:
-    try:
+    with contextlib.suppress(psutil.NoSuchProcess):
         process.kill() if kill else process.terminate()
-    except psutil.NoSuchProcess:
-        pass
 
 
 def restart(settings: Settings, name: str) -> None:

@@ -5,15 +5,15 @@ from collections.abc import Iterable, Iterator
 from functools import reduce
 
 import pyarrow as pa
-from changelog.archive.secor import read_object
-from changelog.archive.store import ArchiveStore
-from changelog.positions import Vector
-from changelog.topics import start_offsets
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
+from changelog.archive.secor import read_object
+from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE, RECORD, RECORD_DDL, classify
+from changelog.positions import Vector
+from changelog.topics import start_offsets
 from changelog.typed import typed
 from runtime.settings import ObjectStore, Settings
 

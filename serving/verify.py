@@ -13,10 +13,10 @@ import sys
 import uuid
 from dataclasses import asdict, dataclass, field
 
-from changelog.positions import Vector, to_json
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from changelog.positions import Vector, to_json
 from changelog.typed import entity_type, snake
 from runtime import ops, trino
 from runtime.errors import AnabranchError, TerminalError

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 from changelog.positions import Vector, covers
 from changelog.topics import end_offsets
-
 from runtime import ops, trino
 from runtime.errors import TransientError
 from runtime.settings import Settings

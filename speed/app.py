@@ -11,15 +11,15 @@ import sys
 import time
 from types import FrameType
 
-from changelog.topics import check_topics
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
-from runtime.heartbeat import Heartbeat
 
+from changelog.topics import check_topics
 from runtime import faults
 from runtime.errors import TerminalError
+from runtime.heartbeat import Heartbeat
 from runtime.ops import connect
 from runtime.settings import Settings
 from runtime.spark import session

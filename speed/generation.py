@@ -13,7 +13,6 @@ from pathlib import Path
 
 from changelog.positions import Vector, from_json, to_json
 from changelog.topics import offsets_at, start_offsets, topic_ids
-
 from runtime.errors import ContractError
 from runtime.ops import Connection
 from runtime.settings import Settings

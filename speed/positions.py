@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from changelog.positions import Vector
 from pyspark.sql import DataFrame, SparkSession
 
+from changelog.positions import Vector
 from runtime.errors import ContractError
 from speed.journal import JOURNAL
 from views.fold import Fold

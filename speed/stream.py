@@ -2,11 +2,11 @@
 
 import json
 
-from changelog.positions import to_json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from changelog.classify import CHANGE, CLASSIFIED_DDL, classify_and_count
+from changelog.positions import to_json
 from changelog.typed import typed
 from runtime.settings import Settings
 from speed.generation import Generation

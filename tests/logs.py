@@ -84,7 +84,7 @@ def logs(draw: st.DrawFn, size: int = 40) -> Log:
         if kind == "order":
             ref = draw(st.sampled_from(["o1", "o2"]))
             before = orders.get((guest, ref))
-            after = {
+            after: dict[str, Any] = {
                 "ref": ref,
                 "guestRef": guest,
                 "status": draw(st.sampled_from(["PLACED", "PAID", "CANCELLED"])),

@@ -57,7 +57,7 @@ class Oracle:
     def _apply(self, entity: str, envelope: dict[str, Any]) -> None:
         current = envelope.get("current")
         if entity == "event":
-            self.events.append(current)
+            self.events.append(envelope["current"])
             return
         row = current or envelope["original"]
         guest = row["ref"] if entity == "guest" else row["guestRef"]

@@ -115,8 +115,10 @@ class Archiver:
             if error is not None:
                 self._judge(error)
                 continue
-            place = (message.topic(), message.partition())
-            offset, value = message.offset(), message.value() or b""
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            if topic is None or partition is None or offset is None:
+                raise TransientError("Kafka gave a message without a position")
+            place, value = (topic, partition), message.value() or b""
             batch = self._batches.get(place)
             if batch is None:
                 batch = self._batches[place] = Batch(offset, time.monotonic())

@@ -30,7 +30,7 @@ class ArchivedRecord(NamedTuple):
 
 
 def pack_key(offset: int, timestamp_ms: int, key: bytes | None) -> bytes:
-    """The SequenceFile key: a MessagePack map 1 → offset, 3 → timestamp (always 64 bits), 2 → Kafka key unless empty."""
+    """The SequenceFile key: a MessagePack map 1 → offset, 3 → timestamp (64 bits always), 2 → Kafka key if any."""
     head = b"\x83\x01" if key else b"\x82\x01"
     if offset < 0x80:
         number = bytes([offset])

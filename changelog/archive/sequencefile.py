@@ -1,8 +1,8 @@
 """Hadoop SequenceFile, version 6, with BytesWritable keys and values.
 
 Reads every form that Secor was seen to write: uncompressed, RECORD and BLOCK, with DefaultCodec (zlib) or GzipCodec.
-Writes BLOCK with DefaultCodec, which needs no native library anywhere. Format: ``org.apache.hadoop.io.SequenceFile`` and
-``WritableUtils`` of Apache Hadoop.
+Writes BLOCK with DefaultCodec, which needs no native library anywhere. Format: ``org.apache.hadoop.io.SequenceFile``
+and ``WritableUtils`` of Apache Hadoop.
 """
 
 import os

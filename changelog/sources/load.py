@@ -1,15 +1,16 @@
 """``load``: JSON lines ``{"entity": …, "envelope": {…}}``. A bad line is refused with its number, the others go in."""
 
 import gzip
+import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
-from typing import IO
 
 import orjson
 
-from changelog.envelope import guest_ref
+from changelog.envelope import encode, guest_ref
 from changelog.producer import Record
 from changelog.validation import check
 from runtime.errors import TerminalError
@@ -20,7 +21,7 @@ Refuse = Callable[[str, int, str], None]
 
 
 @contextmanager
-def opened(name: str) -> Iterator[IO[bytes]]:
+def opened(name: str) -> Iterator[Iterable[bytes]]:
     """A file by name: ``-`` is standard input, ``.gz`` is unpacked. Raises TerminalError if it cannot be read."""
     if name == "-":
         yield sys.stdin.buffer
@@ -66,10 +67,5 @@ def _record(line: bytes) -> Record | str:
 
 def _envelope_text(line: bytes) -> bytes:
     """The envelope re-encoded with its numbers exactly as written (a float would lose digits of money)."""
-    import json
-    from decimal import Decimal
-
-    from changelog.envelope import encode
-
     envelope: dict[str, object] = json.loads(line, parse_float=Decimal)["envelope"]
     return encode(envelope)

@@ -1,6 +1,8 @@
 """The laws of the fold, for each kind of view: parts add up to the whole, and the whole is what plain Python says."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -19,7 +21,7 @@ from views.registry import all_views, view_named
 
 pytestmark = pytest.mark.property
 
-READS = {
+READS: dict[str, tuple[str, Callable[[Oracle], set[str]]]] = {
     "order_latest": (
         "concat_ws('|', guest_ref, ref, status, coalesce(country, '-'), currency, total)",
         lambda oracle: {"|".join([g, r, s, c or "-", cur, f"{t:f}"]) for g, r, s, c, cur, t in oracle.order_latest()},
@@ -68,7 +70,7 @@ def _text(states: DataFrame, view: str) -> set[str]:
 def test_parts_add_up_to_the_whole_and_the_whole_is_the_oracle(
     spark: SparkSession, log: Log, pieces: list[int]
 ) -> None:
-    """Deal the changes to three parts in any way, fold each, and add: the same as folding at once, and as the oracle."""
+    """Deal the changes to three parts in any way, fold each, add: the same as folding at once, and as the oracle."""
     records = _typed(spark, log).persist()
     oracle = Oracle(log.records, log.bad)
     assert dict(oracle.kinds) == {row["kind"]: row["count"] for row in records.groupBy("kind").count().collect()}
@@ -99,7 +101,7 @@ def test_incremental_slices_equal_one_full_fold(spark: SparkSession, log: Log, c
     bounds = [0, cut, *(cut + 3 * n for n in range(1, epochs)), 1_000_000]
     for view in all_views():
         served: DataFrame | None = None
-        for low, high in zip(bounds, bounds[1:], strict=False):
+        for low, high in pairwise(bounds):
             part = records.where((F.col("kafka_offset") >= low) & (F.col("kafka_offset") < max(low, high)))
             slice_ = fold.reduced(fold.contributed(weighted(part))).where(F.col("view") == view.name)
             slice_ = slice_.select(*fold.columns(view.name))
