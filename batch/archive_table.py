@@ -3,7 +3,9 @@
 What a partition's archived position is, its own rows say: the end of the last one. There is nothing to get out of step.
 """
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from changelog.classify import CHANGE
@@ -22,16 +24,33 @@ def archive_name(entity: str) -> str:
     return f"{CATALOG}.archive.{entity}"
 
 
-def ensure_archive(spark: SparkSession, entity: str, topic_id: str, partitions: int) -> None:
-    """Create the table with a first, empty snapshot. A second call changes nothing.
+def ensure_archives(spark: SparkSession, topic_ids: dict[str, str], partitions: int) -> None:
+    """Create the tables that are missing, each with a first, empty snapshot. A second call changes nothing.
 
-    Raises ContractError if the topic was made anew or has another number of partitions than when the table was made.
+    Raises ContractError if a topic was made anew or has another number of partitions than when its table was made.
     """
-    name = archive_name(entity)
-    struct = in_snake_case(entity_type(entity)).simpleString()
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.archive")
+    there = _tables(spark)
+    for entity in ENTITIES:
+        if entity not in there:
+            _create(spark, entity, topic_ids[topic_of(entity)], partitions)
+        agreed = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {archive_name(entity)}").collect()}
+        made_from = (agreed["anabranch.topic-id"], agreed["anabranch.partitions"])
+        found = (topic_ids[topic_of(entity)], str(partitions))
+        if made_from != found:
+            raise ContractError(
+                f"{topic_of(entity)} has id {found[0]} and {found[1]} partitions; its archive was made from a topic "
+                f"with id {made_from[0]} and {made_from[1]} partitions. An archive belongs to one topic: restore the "
+                "topic, or begin a new home and fill its topics by replay"
+            )
+    for entity in ENTITIES - snapshots_now(spark).keys():
+        spark.table(archive_name(entity)).limit(0).writeTo(archive_name(entity)).append()
+
+
+def _create(spark: SparkSession, entity: str, topic_id: str, partitions: int) -> None:
+    struct = in_snake_case(entity_type(entity)).simpleString()
     spark.sql(
-        f"""CREATE TABLE IF NOT EXISTS {name} (
+        f"""CREATE TABLE IF NOT EXISTS {archive_name(entity)} (
             kafka_partition int NOT NULL, kafka_offset bigint NOT NULL COMMENT 'offset, or first offset of a range',
             last_offset bigint NOT NULL COMMENT 'last offset of a range, else the offset itself',
             kind string NOT NULL COMMENT 'change, duplicate, bad, tombstone or empty', append_time timestamp,
@@ -42,35 +61,52 @@ def ensure_archive(spark: SparkSession, entity: str, topic_id: str, partitions: 
             'write.metadata.delete-after-commit.enabled' = 'true', 'write.metadata.previous-versions-max' = '50',
             'anabranch.topic-id' = '{topic_id}', 'anabranch.partitions' = '{partitions}')"""
     )
-    agreed = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {name}").collect()}
-    found = (topic_id, str(partitions))
-    if (agreed["anabranch.topic-id"], agreed["anabranch.partitions"]) != found:
-        raise ContractError(
-            f"{topic_of(entity)} has id {topic_id} and {partitions} partitions; its archive was made from a topic with "
-            f"id {agreed['anabranch.topic-id']} and {agreed['anabranch.partitions']} partitions. An archive belongs to "
-            "one topic: restore the topic, or begin a new home and fill its topics by replay"
+
+
+def _tables(spark: SparkSession) -> set[str]:
+    return {row["tableName"] for row in spark.sql(f"SHOW TABLES IN {CATALOG}.archive").collect()}
+
+
+def snapshots_now(spark: SparkSession) -> dict[str, int]:
+    """The newest snapshot of every archive table that has one, by entity; empty before the first ingest."""
+    if not _exists(spark):
+        return {}
+    there = _tables(spark)
+    queries = [
+        f"SELECT '{entity}' AS entity, snapshot_id FROM {archive_name(entity)}.refs WHERE name = 'main'"
+        for entity in ENTITIES
+        if entity in there
+    ]
+    return {row["entity"]: row["snapshot_id"] for row in spark.sql(" UNION ALL ".join(queries)).collect()}
+
+
+def _exists(spark: SparkSession) -> bool:
+    return "archive" in {row[0] for row in spark.sql(f"SHOW NAMESPACES IN {CATALOG}").collect()}
+
+
+def ends(spark: SparkSession, snapshots: dict[str, int]) -> list[Row]:
+    """The end of each partition that has rows, at the given snapshots: from file statistics.
+
+    Rows of: entity, partition, last (offset), append_time (ISO 8601 without zone, UTC).
+    """
+    frames = [
+        spark.read.option("versionAsOf", snapshot)
+        .table(f"{archive_name(entity)}.files")
+        .groupBy(F.lit(entity).alias("entity"), F.col("partition.kafka_partition").alias("partition"))
+        .agg(
+            F.expr("max(readable_metrics.last_offset.upper_bound) AS last"),
+            F.expr("cast(max(readable_metrics.append_time.upper_bound) AS string) AS append_time"),
         )
-    if current_snapshot(spark, name) is None:
-        spark.table(name).limit(0).writeTo(name).append()
-
-
-def current_snapshot(spark: SparkSession, table: str) -> int | None:
-    """Id of a table's newest snapshot, or None before the first."""
-    row = spark.sql(f"SELECT snapshot_id FROM {table}.refs WHERE name = 'main'").first()
-    return int(row["snapshot_id"]) if row else None
+        for entity, snapshot in snapshots.items()
+    ]
+    return reduce(DataFrame.unionByName, frames).collect() if frames else []
 
 
 def positions(spark: SparkSession, snapshots: dict[str, int], partitions: int) -> Vector:
-    """The archived position of every topic-partition at the given snapshot of each table: from file statistics.
-
-    A partition without rows stands at 0.
-    """
+    """The archived position of every topic-partition at the given snapshots. A partition without rows stands at 0."""
     vector: Vector = {topic_of(entity): dict.fromkeys(range(partitions), 0) for entity in snapshots}
-    for entity, snapshot in snapshots.items():
-        files = spark.read.option("versionAsOf", snapshot).table(f"{archive_name(entity)}.files")
-        ends = files.groupBy("partition.kafka_partition").agg(F.expr("max(readable_metrics.last_offset.upper_bound)"))
-        for partition, last in ends.collect():
-            vector[topic_of(entity)][int(partition)] = int(last) + 1
+    for row in ends(spark, snapshots):
+        vector[topic_of(row["entity"])][row["partition"]] = row["last"] + 1
     return vector
 
 
@@ -101,21 +137,7 @@ def changes(spark: SparkSession, snapshots: dict[str, int], lower: Vector, upper
                 _as_superset(entity, "original"),
             )
         )
-    union = frames[0]
-    for frame in frames[1:]:
-        union = union.unionByName(frame)
-    return union
-
-
-def snapshots_now(spark: SparkSession) -> dict[str, int]:
-    """The newest snapshot of every archive table that exists, by entity."""
-    found = {}
-    there = {row["tableName"] for row in spark.sql(f"SHOW TABLES IN {CATALOG}.archive").collect()}
-    for entity in ENTITIES:
-        snapshot = current_snapshot(spark, archive_name(entity)) if entity in there else None
-        if snapshot is not None:
-            found[entity] = snapshot
-    return found
+    return reduce(DataFrame.unionByName, frames)
 
 
 def _as_superset(entity: str, column: str) -> Column:

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
+from batch.ranges import gaps
 from changelog.classify import CLASSIFIED_DDL, classify
 from changelog.positions import Vector
 from runtime.settings import Settings
@@ -29,20 +30,31 @@ class Hole:
         return f"{self.topic}/{self.partition}/{self.first}-{self.last}"
 
 
-def find(records: DataFrame, positions: Vector) -> list[Hole]:
-    """Holes among ``records`` (topic, kafka_partition, kafka_offset), counted from ``positions`` on."""
-    starts = " UNION ALL ".join(
-        f"SELECT '{topic}' AS topic, {partition} AS kafka_partition, {position - 1}L AS kafka_offset"
-        for topic, partitions in positions.items()
-        for partition, position in partitions.items()
-    )
-    offsets = records.select("topic", "kafka_partition", "kafka_offset").union(records.sparkSession.sql(starts))
-    order = Window.partitionBy("topic", "kafka_partition").orderBy("kafka_offset")
-    gaps = offsets.withColumn("before", F.lag("kafka_offset").over(order)).where("kafka_offset - before > 1")
+Stretches = dict[tuple[str, int], list[tuple[int, int]]]
+"""(topic, partition) → gapless stretches of offsets, (first, last) each."""
+
+
+def find(stretches: Stretches, positions: Vector) -> list[Hole]:
+    """What ``stretches`` leave out, from ``positions`` on."""
     return [
-        Hole(row["topic"], row["kafka_partition"], row["before"] + 1, row["kafka_offset"] - 1)
-        for row in gaps.orderBy("topic", "kafka_partition", "kafka_offset").collect()
+        Hole(topic, partition, first, last)
+        for (topic, partition), ranges in sorted(stretches.items())
+        for first, last in gaps(ranges, positions[topic][partition])
     ]
+
+
+def stretches_of(records: DataFrame) -> Stretches:
+    """The gapless stretches of offsets among ``records`` (topic, kafka_partition, kafka_offset)."""
+    order = Window.partitionBy("topic", "kafka_partition").orderBy("kafka_offset")
+    found: Stretches = {}
+    for row in (
+        records.select("topic", "kafka_partition", "kafka_offset", F.row_number().over(order).alias("number"))
+        .groupBy("topic", "kafka_partition", F.col("kafka_offset") - F.col("number"))
+        .agg(F.min("kafka_offset").alias("first"), F.max("kafka_offset").alias("last"))
+        .collect()
+    ):
+        found.setdefault((row["topic"], row["kafka_partition"]), []).append((row["first"], row["last"]))
+    return found
 
 
 def look_up(spark: SparkSession, settings: Settings, holes: list[Hole], log_starts: Vector) -> DataFrame | None:

@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from batch.archive_table import EMPTY, archive_name, current_snapshot, ensure_archive, positions
-from batch.holes import Hole, find, look_up, lost
-from batch.raw import BROKEN, OBJECT, read_objects
+from batch.archive_table import EMPTY, archive_name, ends, ensure_archives, positions, snapshots_now
+from batch.holes import Hole, Stretches, find, look_up, lost, stretches_of
+from batch.raw import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE
 from changelog.positions import Vector, to_json
@@ -34,6 +34,7 @@ from runtime.spark import session
 
 log = logging.getLogger("ingest")
 
+BROADCAST_DUPLICATES = 1_000_000
 IDENTITY = ["topic", "key", "service_name", "identifier"]
 ATTEMPTS = 5
 
@@ -62,8 +63,7 @@ def ingest(spark: SparkSession, settings: Settings, accept: tuple[Hole, ...] = (
     began = time.monotonic()
     check_topics(settings)
     ids = topic_ids(settings)
-    for entity in ENTITIES:
-        ensure_archive(spark, entity, ids[topic_of(entity)], settings.kafka.partitions)
+    ensure_archives(spark, ids, settings.kafka.partitions)
     pending, report = set(ENTITIES), Report()
     with connect(settings) as ops:
         for attempt in range(ATTEMPTS):
@@ -73,8 +73,7 @@ def ingest(spark: SparkSession, settings: Settings, accept: tuple[Hole, ...] = (
             log.info("another ingest came first for %s; reading again (%d)", ", ".join(sorted(pending)), attempt + 1)
         else:
             raise ConflictError("other ingests kept coming first; run this again")
-        snapshots = {entity: _snapshot(spark, entity) for entity in ENTITIES}
-        report.archived = to_json(positions(spark, snapshots, settings.kafka.partitions))
+        report.archived = to_json(_remember_positions(spark, settings, ops))
     report.seconds = round(time.monotonic() - began, 3)
     return report
 
@@ -88,37 +87,50 @@ def _pass(
     report: Report,
 ) -> set[str]:
     """One pass over the objects of ``entities``. Returns those whose commit was refused because somebody was first."""
-    snapshots = {entity: _snapshot(spark, entity) for entity in entities}
+    snapshots = {entity: snapshot for entity, snapshot in snapshots_now(spark).items() if entity in entities}
     position = positions(spark, snapshots, settings.kafka.partitions)
     objects = _unread(settings, ops, position)
     if not objects:
-        _remember_positions(spark, ops, entities)
         return set()
     log.info("reading %d objects", len(objects))
-    read = read_objects(spark, settings.s3, objects, position, spark.sparkContext.defaultParallelism).persist()
+    read = read_objects(spark, settings.s3, objects, position).persist()
     try:
-        about = read.where(F.col("kind").isin(OBJECT, BROKEN)).collect()
-        records = read.where(~F.col("kind").isin(OBJECT, BROKEN)).drop("object", "etag")
-        whole, ranges, until = _without_holes(spark, settings, records, position, accept, report)
-        marked = _mark_duplicates(spark, snapshots, whole.where(_below(until))).persist()
+        about = read.where(F.col("kind").isin(*ABOUT)).drop("key", "value").collect()
+        found: Stretches = {}
+        for row in about:
+            if row["kind"] == RANGE:
+                stretch = (row["kafka_offset"], int(row["identifier"]))
+                found.setdefault((row["topic"], row["kafka_partition"]), []).append(stretch)
+        log.info("looking for holes and duplicates")
+        records = read.where(~F.col("kind").isin(*ABOUT)).drop("object", "etag")
+        records, empty, until = _without_holes(spark, settings, records, found, position, accept, report)
+        records = records.where(_below(until))
+        duplicates = _duplicates(spark, snapshots, records).persist()
         try:
+            marked = _marked(records, duplicates)
+            written = sorted({topic for topic, _ in found})
             refused = set()
             for entity in sorted(entities):
-                if _commit(spark, entity, snapshots[entity], position[topic_of(entity)], marked, ranges, until, report):
+                topic = topic_of(entity)
+                ranges = [hole for hole in empty if hole.topic == topic and hole.last < until[topic][hole.partition]]
+                if topic not in written and not ranges:
+                    continue
+                log.info("writing %s", archive_name(entity))
+                if _commit(spark, entity, snapshots[entity], position[topic], marked, ranges):
                     faults.point("ingest.after-commit")
                 else:
                     refused.add(entity)
+            _count(marked, empty, {topic_of(entity) for entity in entities - refused}, report)
         finally:
-            marked.unpersist()
+            duplicates.unpersist()
         _remember_objects(ops, about, report)
-        _remember_positions(spark, ops, entities - refused)
-        report.objects += len(about)
+        report.objects += sum(1 for row in about if row["kind"] != RANGE)
         return refused
     finally:
         read.unpersist()
 
 
-def _unread(settings: Settings, ops: Connection, position: Vector) -> list[tuple[str, int, str, str]]:
+def _unread(settings: Settings, ops: Connection, position: Vector) -> list[RawObject]:
     """Objects that may hold offsets at or after the position. One seen before, byte for byte (etag), is known by its
     last offset; nothing is concluded from a name."""
     known = {row["object"]: row for row in ops.execute("SELECT * FROM archive_objects").fetchall()}
@@ -131,7 +143,7 @@ def _unread(settings: Settings, ops: Connection, position: Vector) -> list[tuple
                 continue
             if seen and seen["etag"] == item.etag and seen["last_offset"] < partitions[item.partition]:
                 continue
-            found.append((topic, item.partition, item.key, item.etag))
+            found.append(RawObject(topic, item.partition, item.key, item.etag))
     return found
 
 
@@ -139,24 +151,28 @@ def _without_holes(
     spark: SparkSession,
     settings: Settings,
     records: DataFrame,
+    found: Stretches,
     position: Vector,
     accept: tuple[Hole, ...],
     report: Report,
 ) -> tuple[DataFrame, list[Hole], Vector]:
     """Records with their holes mended, the ranges proven empty, and where each partition must stop."""
     until: Vector = {topic: dict.fromkeys(partitions, sys.maxsize) for topic, partitions in position.items()}
-    holes = find(records, position)
+    holes = find(found, position)
     if not holes:
         return records, [], until
     starts = start_offsets(settings)
+    whole = {place: list(stretches) for place, stretches in found.items()}
     mended = look_up(spark, settings, holes, starts)
     if mended is not None:
         mended = mended.persist()
         report.mended += mended.count()
         records = records.unionByName(mended)
+        for place, stretches in stretches_of(mended).items():
+            whole[place] += stretches
     missing = lost(holes, starts)
     empty: list[Hole] = []
-    for hole in find(records, position):
+    for hole in find(whole, position):
         gone = [m for m in missing if m.topic == hole.topic and m.partition == hole.partition and m.first <= hole.last]
         gone = [m for m in gone if m.last >= hole.first and not any(_within(m, hole, a) for a in accept)]
         if gone:
@@ -184,14 +200,14 @@ def _below(until: Vector) -> str:
     return " AND ".join(limits) or "true"
 
 
-def _mark_duplicates(spark: SparkSession, snapshots: dict[str, int], records: DataFrame) -> DataFrame:
-    """One row for each offset; a change whose identity came before, here or in the archive, becomes a duplicate.
+def _duplicates(spark: SparkSession, snapshots: dict[str, int], records: DataFrame) -> DataFrame:
+    """Positions of the changes whose identity came before, here or in the archive; the lowest offset is no duplicate.
 
-    Of the copies the lowest offset survives. The fold reads the mark.
+    Columns: topic, kafka_partition, kafka_offset. Works on identities alone, not on whole records.
     """
-    single = records.dropDuplicates(["topic", "kafka_partition", "kafka_offset"])
-    copies = Window.partitionBy(*IDENTITY, "kind").orderBy("kafka_offset")
-    single = single.withColumn("copy", F.when(F.col("kind") == CHANGE, F.row_number().over(copies)).otherwise(F.lit(1)))
+    new = records.where(F.col("kind") == CHANGE).select("kafka_partition", "kafka_offset", *IDENTITY)
+    copies = Window.partitionBy(*IDENTITY).orderBy("kafka_offset")
+    numbered = new.withColumn("copy", F.row_number().over(copies))
     archived = [
         spark.read.option("versionAsOf", snapshot)
         .table(archive_name(entity))
@@ -200,29 +216,27 @@ def _mark_duplicates(spark: SparkSession, snapshots: dict[str, int], records: Da
         for entity, snapshot in snapshots.items()
     ]
     before = reduce(DataFrame.unionByName, archived)
-    new = single.where((F.col("kind") == CHANGE) & (F.col("copy") == 1)).select(*IDENTITY)
-    seen = before.join(new, IDENTITY, "left_semi").distinct().withColumn("seen", F.lit(True))
+    again = numbered.where("copy = 1").join(before, IDENTITY, "left_semi")
+    position = ["topic", "kafka_partition", "kafka_offset"]
+    return numbered.where("copy > 1").select(*position).union(again.select(*position))
+
+
+def _marked(records: DataFrame, duplicates: DataFrame) -> DataFrame:
+    """``records`` with the kind ``duplicate`` at the positions of ``duplicates``. The fold reads the mark."""
+    number = duplicates.count()
+    if number == 0:
+        return records
+    marks = duplicates.withColumn("copy", F.lit(True))
+    if number <= BROADCAST_DUPLICATES:
+        marks = F.broadcast(marks)
+    kind = F.when(F.col("copy"), DUPLICATE).otherwise(F.col("kind"))
     return (
-        single.join(seen, IDENTITY, "left")
-        .withColumn(
-            "kind",
-            F.when((F.col("kind") == CHANGE) & ((F.col("copy") > 1) | F.col("seen").isNotNull()), DUPLICATE).otherwise(
-                F.col("kind")
-            ),
-        )
-        .drop("copy", "seen")
+        records.join(marks, ["topic", "kafka_partition", "kafka_offset"], "left").withColumn("kind", kind).drop("copy")
     )
 
 
 def _commit(
-    spark: SparkSession,
-    entity: str,
-    snapshot: int,
-    position: dict[int, int],
-    marked: DataFrame,
-    ranges: list[Hole],
-    until: Vector,
-    report: Report,
+    spark: SparkSession, entity: str, snapshot: int, position: dict[int, int], marked: DataFrame, empty: list[Hole]
 ) -> bool:
     """Replace everything at or after ``position`` by the new rows. False if another commit came first."""
     topic, name = topic_of(entity), archive_name(entity)
@@ -240,7 +254,6 @@ def _commit(
         F.when(F.col("kind") == CHANGE, entity_columns(entity, "original")).alias("original"),
         F.when(F.col("kind") != CHANGE, F.col("value")).alias("value"),
     )
-    empty = [hole for hole in ranges if hole.topic == topic and hole.last < until[topic][hole.partition]]
     if empty:
         values = ", ".join(f"({h.partition}, {h.first}L, {h.last}L, '{EMPTY}')" for h in empty)
         columns = "kafka_partition, kafka_offset, last_offset, kind"
@@ -249,9 +262,8 @@ def _commit(
     faults.point("ingest.before-commit")
     try:
         (
-            rows.repartition(len(position), "kafka_partition")
-            .sortWithinPartitions("kafka_partition", "kafka_offset")
-            .writeTo(name)
+            rows.writeTo(name)
+            .option("fanout-enabled", "true")
             .option("isolation-level", "serializable")
             .option("validate-from-snapshot-id", str(snapshot))
             .overwrite(F.expr(condition))
@@ -260,16 +272,23 @@ def _commit(
         if "ValidationException" in str(error) or "CommitFailedException" in str(error):
             return False
         raise
-    new = spark.table(name).where(condition).groupBy("kind").count().collect()
-    for kind, count in new:
-        report.records[kind] = report.records.get(kind, 0) + count
     return True
+
+
+def _count(marked: DataFrame, empty: list[Hole], committed: set[str], report: Report) -> None:
+    for row in marked.groupBy("topic", "kind").count().collect():
+        if row["topic"] in committed:
+            report.records[row["kind"]] = report.records.get(row["kind"], 0) + row["count"]
+    ranges = sum(1 for hole in empty if hole.topic in committed)
+    if ranges:
+        report.records[EMPTY] = report.records.get(EMPTY, 0) + ranges
 
 
 def _remember_objects(ops: Connection, about: list[Row], report: Report) -> None:
     for row in about:
         if row["kind"] == BROKEN:
             report.alarms.append(row["reason"])
+        if row["kind"] != OBJECT:
             continue
         ops.execute(
             "INSERT INTO archive_objects (object, etag, last_offset, records) VALUES (%s, %s, %s, %s) ON CONFLICT "
@@ -279,27 +298,19 @@ def _remember_objects(ops: Connection, about: list[Row], report: Report) -> None
         )
 
 
-def _remember_positions(spark: SparkSession, ops: Connection, entities: set[str]) -> None:
+def _remember_positions(spark: SparkSession, settings: Settings, ops: Connection) -> Vector:
     """Note the archived positions in the operations database, for status and for the start of generations."""
-    for entity in entities:
-        files = spark.table(f"{archive_name(entity)}.files")
-        ends = files.groupBy("partition.kafka_partition").agg(
-            F.expr("max(readable_metrics.last_offset.upper_bound)").alias("last"),
-            F.expr("max(readable_metrics.append_time.upper_bound)").cast("string").alias("time"),
+    vector: Vector = {topic: dict.fromkeys(range(settings.kafka.partitions), 0) for topic in settings.topics}
+    for row in ends(spark, snapshots_now(spark)):
+        topic, partition, position = topic_of(row["entity"]), row["partition"], row["last"] + 1
+        vector[topic][partition] = position
+        ops.execute(
+            "INSERT INTO archived (topic, kafka_partition, kafka_offset, append_time) VALUES (%s, %s, %s, "
+            "%s::timestamp AT TIME ZONE 'UTC') ON CONFLICT (topic, kafka_partition) DO UPDATE SET "
+            "(kafka_offset, append_time, updated_at) = (excluded.kafka_offset, excluded.append_time, now())",
+            (topic, partition, position, row["append_time"]),
         )
-        for partition, last, append_time in ends.collect():
-            ops.execute(
-                "INSERT INTO archived (topic, kafka_partition, kafka_offset, append_time) VALUES (%s, %s, %s, "
-                "%s::timestamp AT TIME ZONE 'UTC') ON CONFLICT (topic, kafka_partition) DO UPDATE SET "
-                "(kafka_offset, append_time, updated_at) = (excluded.kafka_offset, excluded.append_time, now())",
-                (topic_of(entity), partition, last + 1, append_time),
-            )
-
-
-def _snapshot(spark: SparkSession, entity: str) -> int:
-    snapshot = current_snapshot(spark, archive_name(entity))
-    assert snapshot is not None
-    return snapshot
+    return vector
 
 
 def main(argv: list[str] | None = None) -> int:

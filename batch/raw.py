@@ -1,87 +1,112 @@
 """Raw archive objects as records: the reading half of ingest. Runs in Spark's Python workers."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from changelog.archive.secor import read_object
+from batch.ranges import Ranges
+from changelog.archive.secor import ArchivedRecord, read_object
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CLASSIFIED, CLASSIFIED_DDL, RECORD, classify_batch
 from changelog.positions import Vector
 from runtime.errors import ArchiveError
 from runtime.settings import ObjectStore
 
-OBJECT, BROKEN = "object", "broken"
-"""Kinds of the rows about objects themselves: one that was read whole (``kafka_offset`` its last offset, ``identifier``
-its number of records), and one that could not be (``reason``)."""
+OBJECT, BROKEN, RANGE = "object", "broken", "range"
+"""Kinds of the rows about what was read: an object that was read whole (``kafka_offset`` its last offset,
+``identifier`` its number of records), one that could not be (``reason``), and a range of offsets that the records of a
+topic-partition cover without a gap (``kafka_offset`` its first, ``identifier`` its last)."""
+
+ABOUT = (OBJECT, BROKEN, RANGE)
 
 READ_DDL = CLASSIFIED_DDL + ", object string, etag string"
 _READ = pa.schema([*CLASSIFIED, pa.field("object", pa.string()), pa.field("etag", pa.string())])
 _ROWS = 20_000
 
 
-def read_objects(
-    spark: SparkSession, store: ObjectStore, objects: list[tuple[str, int, str, str]], positions: Vector, tasks: int
-) -> DataFrame:
-    """The classified records of raw objects at or after ``positions``, and one row about each object.
+class RawObject(NamedTuple):
+    """An object to be read, as the listing named it. ``etag`` changes when its bytes do."""
 
-    ``objects``: (topic, partition, key, etag). Columns: ``READ_DDL``. An empty or damaged object gives the rows before
-    the damage and a row of kind ``broken``: what is missing shows as a hole and is mended there.
+    topic: str
+    partition: int
+    key: str
+    etag: str
+
+
+def read_objects(spark: SparkSession, store: ObjectStore, objects: list[RawObject], positions: Vector) -> DataFrame:
+    """The classified records of raw objects at or after ``positions``, each offset once, and rows about the reading.
+
+    Columns: ``READ_DDL``. One task reads all objects of a topic-partition, in the order of their names; a record that
+    two objects hold is taken from the first. An empty or damaged object gives the records before the damage and a row
+    of kind ``broken``: what is missing shows as a gap between ranges. An object that changed since it was listed fails
+    the job: a second look has to be a second listing.
     """
-    frame = spark.createDataFrame(objects, "topic string, kafka_partition int, object string, etag string")
+    groups: dict[tuple[str, int], list[RawObject]] = {}
+    for item in objects:
+        groups.setdefault((item.topic, item.partition), []).append(item)
+    work = list(groups.values())
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         archive = ArchiveStore(store)
         for batch in batches:
-            for row in batch.to_pylist():
-                yield from _object(archive, row, positions[row["topic"]][row["kafka_partition"]])
+            for number in batch.column("id").to_pylist():
+                group = work[number]
+                yield from _topic_partition(archive, group, positions[group[0].topic][group[0].partition])
 
-    return frame.repartition(tasks).mapInArrow(read, READ_DDL)
+    return spark.range(0, len(work), 1, len(work)).mapInArrow(read, READ_DDL)
 
 
-def _object(archive: ArchiveStore, row: dict[str, object], position: int) -> Iterator[pa.RecordBatch]:
-    topic, partition, name, etag = row["topic"], row["kafka_partition"], str(row["object"]), row["etag"]
-    offsets: list[int] = []
-    times: list[int] = []
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    last, records = -1, 0
+@dataclass
+class _Buffer:
+    """Records on their way into one batch."""
 
-    def flush() -> pa.RecordBatch:
-        rows = len(offsets)
-        batch = pa.RecordBatch.from_arrays(
+    topic: str
+    partition: int
+    records: list[ArchivedRecord] = field(default_factory=list)
+
+    def batch(self) -> pa.RecordBatch:
+        """The buffered records, classified; the buffer is empty afterwards."""
+        rows = len(self.records)
+        offsets, times, keys, values = zip(*self.records, strict=True)
+        raw = pa.RecordBatch.from_arrays(
             [
-                pa.array([topic] * rows, pa.string()),
-                pa.array([partition] * rows, pa.int32()),
+                pa.array([self.topic] * rows, pa.string()),
+                pa.array([self.partition] * rows, pa.int32()),
                 pa.array(offsets, pa.int64()),
                 pa.array(times, pa.timestamp("ms", tz="UTC")).cast(pa.timestamp("us", tz="UTC")),
                 pa.array(keys, pa.binary()),
-                pa.array(values, pa.binary()),
+                pa.array([value or None for value in values], pa.binary()),
             ],
             schema=RECORD,
         )
-        classified = classify_batch(batch)
-        named = [pa.array([name] * rows, pa.string()), pa.array([etag] * rows, pa.string())]
-        for column in (offsets, times, keys, values):
-            column.clear()
-        return pa.RecordBatch.from_arrays([*classified.columns, *named], schema=_READ)
+        self.records.clear()
+        nothing = pa.nulls(rows, pa.string())
+        return pa.RecordBatch.from_arrays([*classify_batch(raw).columns, nothing, nothing], schema=_READ)
 
-    about = {"topic": topic, "kafka_partition": partition, "object": name, "etag": etag}
-    try:
-        for record in read_object(archive.get(name), name):
-            records += 1
-            last = max(last, record.offset)
-            if record.offset >= position:
-                offsets.append(record.offset)
-                times.append(record.timestamp_ms)
-                keys.append(record.key)
-                values.append(record.value or None)
-                if len(offsets) == _ROWS:
-                    yield flush()
-        about |= {"kind": OBJECT, "kafka_offset": last, "identifier": str(records)}
-    except ArchiveError as error:
-        about |= {"kind": BROKEN, "kafka_offset": last, "reason": str(error)}
-    if offsets:
-        yield flush()
-    yield pa.RecordBatch.from_pylist([about], schema=_READ)
+
+def _topic_partition(archive: ArchiveStore, objects: list[RawObject], position: int) -> Iterator[pa.RecordBatch]:
+    topic, partition = objects[0].topic, objects[0].partition
+    buffer, seen, about = _Buffer(topic, partition), Ranges(), []
+    place = {"topic": topic, "kafka_partition": partition}
+    for item in sorted(objects, key=lambda item: item.key):
+        last, records = -1, 0
+        row = {**place, "object": item.key, "etag": item.etag}
+        try:
+            for record in read_object(archive.get(item.key, item.etag), item.key):
+                records += 1
+                last = max(last, record.offset)
+                if record.offset >= position and seen.add(record.offset):
+                    buffer.records.append(record)
+                    if len(buffer.records) == _ROWS:
+                        yield buffer.batch()
+            about.append({**row, "kind": OBJECT, "kafka_offset": last, "identifier": str(records)})
+        except ArchiveError as error:
+            about.append({**row, "kind": BROKEN, "kafka_offset": last, "reason": str(error)})
+    if buffer.records:
+        yield buffer.batch()
+    for first, last in seen.ranges:
+        about.append({**place, "kind": RANGE, "kafka_offset": first, "identifier": str(last)})
+    yield pa.RecordBatch.from_pylist(about, schema=_READ)

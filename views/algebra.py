@@ -15,14 +15,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-REDUCERS: Mapping[str, tuple[str, str]] = {
-    # name: (Spark SQL, Trino SQL); {0} is the column, {1} the offset that orders versions
-    "sum": ("sum({0})", "sum({0})"),
-    "min": ("min({0})", "min({0})"),
-    "max": ("max({0})", "max({0})"),
-    "newest": ("max_by({0}, {1})", "max_by({0}, {1})"),
+REDUCERS: Mapping[str, str] = {
+    "sum": "sum({0})",
+    "min": "min({0})",
+    "max": "max({0})",
+    "newest": "max_by({0}, {1})",
 }
-"""Every reducer is associative and commutative, which is the whole condition for a view to be exact in two layers."""
+"""SQL that Spark and Trino both read; {0} is the column, {1} the offset that orders versions.
+
+Every reducer is associative and commutative, which is the whole condition for a view to be exact in two layers.
+"""
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class View(ABC):
         """
         keys = [key.field.name for key in self.contribution.keys]
         sums = [
-            f"{REDUCERS[state.reducer][1].format(state.field.name, 'kafka_offset')} AS {state.field.name}"
+            f"{REDUCERS[state.reducer].format(state.field.name, 'kafka_offset')} AS {state.field.name}"
             for state in self.contribution.states
         ]
         union = "\n  UNION ALL\n  ".join(parts)

@@ -4,6 +4,7 @@ Every contribution of every view goes through one explode and one ``groupBy``, i
 views share, so that the width of the aggregation grows with the widest view and not with their number.
 """
 
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -39,7 +40,11 @@ class Fold:
         self._element = self._elements()
 
     def _slot(self, kind: str, type_: str, number: int, reducer: str | None) -> str:
-        clean = "".join(c if c.isalnum() else "_" for c in type_) if len(type_) < 20 else f"wide_{hash_of(type_)}"
+        clean = (
+            "".join(c if c.isalnum() else "_" for c in type_)
+            if len(type_) < 20
+            else f"wide_{zlib.crc32(type_.encode()):08x}"
+        )
         name = f"{kind}_{clean}_{number}"
         self._slots[name] = _Slot(name, type_, reducer)
         return name
@@ -101,7 +106,7 @@ class Fold:
     def reduced(self, contributed: DataFrame) -> DataFrame:
         """Contributions → one row for each view and key: ``view`` and the slots."""
         states = [
-            F.expr(REDUCERS[slot.reducer][0].format(slot.name, "position")).cast(slot.type).alias(slot.name)
+            F.expr(REDUCERS[slot.reducer].format(slot.name, "position")).cast(slot.type).alias(slot.name)
             for slot in self._slots.values()
             if slot.reducer is not None
         ]
@@ -121,13 +126,6 @@ class Fold:
     def increments(self, rows: DataFrame) -> DataFrame:
         """The fold: weighted rows → ``view`` and one struct column for each contribution, one row for each key."""
         return self.reduced(self.contributed(rows)).select("view", *self.structs())
-
-
-def hash_of(text: str) -> str:
-    """A short stable name for a long type."""
-    import zlib
-
-    return f"{zlib.crc32(text.encode()):08x}"
 
 
 def weighted(changes: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
@@ -156,7 +154,7 @@ def weighted(changes: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
 def combine(contribution: Contribution, partials: DataFrame) -> DataFrame:
     """Partial states of one view → the same columns, one row for each key: what addition means for this view."""
     states = [
-        F.expr(REDUCERS[state.reducer][0].format(state.field.name, "kafka_offset"))
+        F.expr(REDUCERS[state.reducer].format(state.field.name, "kafka_offset"))
         .cast(state.field.type)
         .alias(state.field.name)
         for state in contribution.states

@@ -37,6 +37,20 @@ class Latest(View):
         )
         return Contribution(self.name, f"topic = 'changelog.{self.entity}' AND newest", keys, states)
 
+    def states_sql(self, parts: list[str]) -> str:
+        """As :meth:`View.states_sql`, by joining each key's highest offset back to the rows.
+
+        An offset is one row, so the join picks whole rows. ``max_by`` for each column would say the same, but Trino's
+        keeps every source page of an array column alive: 26,000 orders with their items asked for more than 2 GB.
+        """
+        union = "\n  UNION ALL\n  ".join(parts)
+        columns = ", ".join(f"versions.{field.name}" for field in self.fields)
+        return (
+            f"SELECT {columns}\nFROM (\n  {union}\n) versions\nJOIN (\n  SELECT guest_ref, ref, max(kafka_offset) AS "
+            f"kafka_offset\n  FROM (\n  {union}\n  )\n  GROUP BY guest_ref, ref\n) newest\nON versions.guest_ref = "
+            "newest.guest_ref AND versions.ref = newest.ref AND versions.kafka_offset = newest.kafka_offset"
+        )
+
     @property
     def reads(self) -> tuple[Read, ...]:
         names = [key.field for key in self.contribution.keys if self.entity != "guest" or key.field.name == "ref"]

@@ -1,13 +1,14 @@
 """Objects of the raw archive in an S3 store."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from changelog.archive.secor import partition_of
+from runtime.errors import TransientError
 from runtime.settings import ObjectStore
 
 if TYPE_CHECKING:
@@ -54,9 +55,15 @@ class ArchiveStore:
                 if partition is not None:
                     yield ArchiveObject(item["Key"], item["ETag"], item["Size"], partition)
 
-    def get(self, key: str) -> bytes:
-        """An object whole."""
-        return self._client.get_object(Bucket=self._bucket, Key=key)["Body"].read()
+    def get(self, key: str, etag: str | None = None) -> bytes:
+        """An object whole. Raises TransientError if it is no longer the one that was listed with ``etag``."""
+        same: dict[str, Any] = {"IfMatch": etag} if etag else {}
+        try:
+            return self._client.get_object(Bucket=self._bucket, Key=key, **same)["Body"].read()
+        except ClientError as error:
+            if error.response["Error"]["Code"] in ("PreconditionFailed", "412"):
+                raise TransientError(f"{key} changed after it was listed; run this again") from error
+            raise
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Store an object unless one of this name is there. Returns whether it was stored."""
