@@ -35,6 +35,7 @@ class ChangelogProducer:
         self._producer = Producer(
             {
                 "bootstrap.servers": settings.kafka.bootstrap,
+                "log_level": 3,  # what is retried is not worth a line; what fails is raised
                 "enable.idempotence": True,
                 "acks": "all",
                 "partitioner": PARTITIONER,

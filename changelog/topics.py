@@ -15,7 +15,7 @@ MAX_RECORD_BYTES = 16 * 1024 * 1024
 
 def admin(settings: Settings) -> AdminClient:
     """A new admin client."""
-    return AdminClient({"bootstrap.servers": settings.kafka.bootstrap, "socket.timeout.ms": 20_000})
+    return AdminClient({"bootstrap.servers": settings.kafka.bootstrap, "socket.timeout.ms": 20_000, "log_level": 3})
 
 
 def ensure_topics(settings: Settings) -> list[str]:

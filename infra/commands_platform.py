@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from infra import platform, supervise
+from infra.demo import run as story
 from runtime.errors import TerminalError
 from runtime.settings import Settings
 
@@ -27,6 +28,7 @@ def register(app: typer.Typer) -> None:
     app.command()(down)
     app.command()(status)
     app.command()(logs)
+    app.command()(demo)
 
 
 def up() -> None:
@@ -63,6 +65,15 @@ def logs(
         known = ", ".join(sorted(p.stem for p in path.parent.glob("*.log"))) or "none yet"
         raise TerminalError(f"no log of {name!r}; there are: {known}")
     subprocess.run(["tail", "-n", str(lines), *(["-F"] if follow else []), str(path)], check=False)
+
+
+def demo() -> None:
+    """Tell the whole story on generated data, in a home of its own, and leave the platform running.
+
+    It checks its own numbers and ends with exit status 1 if one is wrong. Its home is `demo` in $ANABRANCH_HOME; what
+    an earlier demo left there is removed first. Stop it with the command that it prints last.
+    """
+    story()
 
 
 def _table() -> None:

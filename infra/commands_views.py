@@ -15,6 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from changelog.positions import to_json
+from infra import supervise
 from runtime import ops, trino
 from runtime.errors import TerminalError
 from runtime.settings import Settings
@@ -177,8 +178,6 @@ def generation_new() -> None:
     Restarts the speed application. The views go on as they are; the next batch run that finds the new generation
     warm switches to it.
     """
-    from infra import supervise
-
     settings = Settings()
     with ops.connect(settings) as connection:
         begun = begin(settings, connection, "main")

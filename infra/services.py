@@ -45,6 +45,7 @@ def services(settings: Settings, programs: Programs) -> list[Service]:
         Service(
             "speed",
             [sys.executable, "-m", "speed.app"],
+            environment={"ANABRANCH_SPEED__UI_PORT": str(ports.spark_ui)},
             url=f"http://127.0.0.1:{ports.spark_ui}",
             stop_seconds=30,
             restarts_on_78=False,

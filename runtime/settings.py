@@ -92,6 +92,8 @@ class Speed(BaseModel):
     max_offsets_per_trigger: int = 100_000
     horizon_seconds: int = 3600
     driver_memory: str = "1g"
+    ui_port: int = 0
+    """Port of Spark's user interface; 0: none."""
 
 
 class Batch(BaseModel):

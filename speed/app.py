@@ -45,6 +45,10 @@ STREAM_CONF = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.metricsEnabled": "false",
+    "spark.ui.retainedJobs": "50",
+    "spark.ui.retainedStages": "100",
+    "spark.ui.retainedTasks": "1000",
+    "spark.sql.ui.retainedExecutions": "20",
     "spark.python.worker.reuse": "true",
 }
 
@@ -74,7 +78,8 @@ def run(settings: Settings, heartbeat: Heartbeat) -> int:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     check_topics(settings)
-    spark = session(settings, "anabranch-speed", settings.speed.driver_memory, STREAM_CONF)
+    ui = {"spark.ui.enabled": "true", "spark.ui.port": str(settings.speed.ui_port)} if settings.speed.ui_port else {}
+    spark = session(settings, "anabranch-speed", settings.speed.driver_memory, {**STREAM_CONF, **ui})
     fold = Fold([JOURNAL, BAD_RECORDS, *(view.contribution for view in views_of(PIPELINE))])
     ensure_table(spark, PIPELINE, fold.contributions)
     with connect(settings) as ops:
