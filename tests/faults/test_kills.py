@@ -1,0 +1,175 @@
+"""Real processes are killed with SIGKILL at the moments that are dangerous; afterwards every answer is exact.
+
+The tests share one platform and go on where the one before left off, so what one of them breaks the next one meets.
+"""
+
+import json
+import os
+import signal
+import subprocess
+
+import psutil
+import pytest
+
+from changelog.archive.secor import read_object
+from changelog.archive.store import ArchiveStore
+from changelog.topics import end_offsets
+from infra import supervise
+from runtime import ops
+from runtime.settings import Settings
+from tests.services import assert_exact, expected, feed, query, run, served, shop, start, status, until
+
+pytestmark = pytest.mark.faults
+
+KILLED = -signal.SIGKILL
+
+
+def run_until_killed(module: str, point: str, *arguments: str) -> None:
+    """Run a program in the foreground until it dies at a named point."""
+    process = start(*arguments, module=module, ANABRANCH_KILL_AT=point)
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == KILLED, f"it should have died at {point}: {process.returncode}\n{out}\n{err[-3000:]}"
+
+
+def stop(settings: Settings, name: str) -> None:
+    """Stop a supervised service."""
+    supervise.proxy(settings).stopProcess(name, True)
+
+
+def go_on(settings: Settings, name: str) -> None:
+    """Let the supervisor run it again."""
+    supervise.start_service(settings, name)
+    until(lambda: status()[name]["state"] == "running", 60, f"{name} runs")
+
+
+@pytest.mark.parametrize("point", ["speed.before-commit", "speed.after-commit"])
+def test_speed_dies_around_its_commit(platform: Settings, point: str) -> None:
+    """Between Iceberg's commit and Spark's the epoch is there and not noted: its replay replaces it."""
+    stop(platform, "speed")
+    feed(platform, shop(21 if point == "speed.before-commit" else 22, 800))
+    run_until_killed("speed.app", point)
+    go_on(platform, "speed")
+    assert_exact(platform)
+    doubled = query(
+        platform,
+        "SELECT count(*) FROM (SELECT 1 FROM ops.epochs GROUP BY generation, epoch, topic, kafka_partition "
+        "HAVING count(*) > 1)",
+    )
+    assert doubled == [[0]]
+
+
+def test_speed_dies_while_it_starts_again_and_while_it_works(platform: Settings) -> None:
+    """The supervised driver, killed with its JVM left to notice, three times, at whatever it is doing."""
+    for seed in (23, 24, 25):
+        feed(platform, shop(seed, 400))
+        pid = status()["speed"]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        until(lambda pid=pid: status()["speed"]["pid"] not in (None, pid), 60, "the supervisor starts it again")
+    assert_exact(platform)
+
+
+@pytest.mark.parametrize("point", ["archiver.before-upload", "archiver.before-commit", "archiver.before-commit#3"])
+def test_the_archiver_dies_between_upload_and_offset_commit(platform: Settings, point: str) -> None:
+    """What is stored and not committed is consumed again, found in the store, and stored no second time."""
+    stop(platform, "archiver")
+    feed(platform, shop(30 + len(point), 600))
+    run_until_killed("changelog.archive.archiver", point)
+    go_on(platform, "archiver")
+    until(lambda: archived_ends(platform) == end_offsets(platform), 90, "the archiver has caught up")
+    store, seen = ArchiveStore(platform.s3), set()
+    for topic in platform.topics:
+        for item in store.list_objects(topic):
+            for record in read_object(store.get(item.key), item.key):
+                place = (topic, item.partition, record.offset)
+                assert place not in seen, "an offset is stored twice"
+                seen.add(place)
+    assert len(seen) == sum(offset for parts in end_offsets(platform).values() for offset in parts.values())
+
+
+def archived_ends(settings: Settings) -> dict[str, dict[int, int]]:
+    """One past the highest offset in the store, of every topic-partition."""
+    ends = {topic: dict.fromkeys(range(settings.kafka.partitions), 0) for topic in settings.topics}
+    store = ArchiveStore(settings.s3)
+    for topic in settings.topics:
+        for item in store.list_objects(topic):
+            last = max(record.offset for record in read_object(store.get(item.key), item.key))
+            ends[topic][item.partition] = max(ends[topic][item.partition], last + 1)
+    return ends
+
+
+@pytest.mark.parametrize("point", ["ingest.before-commit", "ingest.after-commit", "ingest.after-commit#2"])
+def test_ingest_dies_before_and_between_its_commits(platform: Settings, point: str) -> None:
+    feed(platform, shop(50 + len(point), 300))
+    run_until_killed("batch.run", point, "--full")
+    assert_exact(platform)
+
+
+@pytest.mark.parametrize("point", ["build.before-write", "build.between-views"])
+def test_build_dies_and_what_it_left_counts_for_nothing(platform: Settings, point: str) -> None:
+    run_until_killed("batch.run", point, "--run-id", "interrupted")
+    assert served(platform).difference(expected(platform)) == ""
+
+
+def test_the_run_that_died_is_run_again_under_its_name(platform: Settings) -> None:
+    run("batch", "--run-id", "interrupted")
+    assert_exact(platform)
+    assert query(platform, "SELECT DISTINCT run_id FROM serving.boundary") == [["interrupted"]]
+    for view in ("order_latest", "revenue", "traffic"):
+        branches = query(platform, f"SELECT name FROM lake.batch.\"{view}$refs\" WHERE name LIKE 'branch%'")
+        assert branches == [], "a branch was left behind"
+
+
+def test_two_batch_runs_at_once_and_one_dies_half_way(platform: Settings) -> None:
+    """Of two ingests at once neither doubles a row, whoever comes first and whoever dies."""
+    feed(platform, shop(61, 600))
+    both = [start("--full", module="batch.run"), start(module="batch.run", ANABRANCH_KILL_AT="ingest.after-commit#3")]
+    outcomes = [process.communicate(timeout=300) for process in both]
+    assert both[0].returncode == 0, outcomes[0][1][-3000:]
+    assert both[1].returncode in (0, KILLED), outcomes[1][1][-3000:]
+    for entity in ("guest", "session", "order", "event"):
+        offsets = f'SELECT kafka_partition, kafka_offset FROM lake.archive."{entity}"'
+        rows = query(platform, f"SELECT count(*), count(DISTINCT (kafka_partition, kafka_offset)) FROM ({offsets})")
+        assert rows[0][0] == rows[0][1]
+    run("publish")
+    assert_exact(platform)
+
+
+@pytest.mark.parametrize("point", ["publish.recorded", "publish.between-views#2"])
+def test_a_publication_that_dies_is_finished_by_whoever_comes_next(platform: Settings, point: str) -> None:
+    feed(platform, shop(70 + len(point), 300))
+    run("batch", "--no-publish")
+    run_until_killed("infra.cli", point, "publish")
+    assert_exact(platform)
+    with ops.connect(platform) as connection:
+        assert connection.execute("SELECT 1 FROM publications WHERE state = 'started'").fetchone()
+    assert "served already" in run("publish")
+    assert len(query(platform, "SELECT DISTINCT publication FROM serving.boundary")) == 1
+    assert_exact(platform)
+
+
+def test_a_killed_supervisor_leaves_nothing_that_up_does_not_mend(platform: Settings) -> None:
+    supervisor = psutil.Process(int(supervise.pid_path(platform).read_text()))
+    supervisor.kill()
+    supervisor.wait(20)
+    run("up")
+    assert {service["state"] for service in status().values()} == {"running"}
+    assert_exact(platform)
+
+
+def test_down_leaves_no_process_and_up_goes_on(platform: Settings) -> None:
+    before = served(platform)
+    run("down")
+    run("down")
+    assert supervise.leftovers(platform) == []
+    listening = subprocess.run(["ss", "-Htln"], capture_output=True, text=True, check=True).stdout
+    assert str(platform.port_base) not in listening
+    run("up")
+    assert served(platform).difference(before) == ""
+    feed(platform, shop(90, 300))
+    assert_exact(platform)
+
+
+def test_verify_is_exact_after_all_of_it(platform: Settings) -> None:
+    run("batch", "--full")
+    report = json.loads(run("verify", "--json"))
+    assert report["differences"] == []

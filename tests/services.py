@@ -1,0 +1,151 @@
+"""What the tests on real services share: reading the log whole, feeding it, asking, and running commands."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from changelog.producer import ChangelogProducer, Record
+from changelog.sources.simulate import Shop
+from changelog.topics import end_offsets
+from changelog.validation import check
+from runtime import trino
+from runtime.settings import Settings, entity_of
+from serving.wait import wait
+from tests.oracle import LogRecord, Oracle
+
+ROOT = Path(__file__).resolve().parent.parent
+
+READ = {
+    "order_latest": "SELECT guest_ref, ref, status, country, currency, total FROM {0}",
+    "revenue": "SELECT hour, country, currency, orders, revenue FROM {0}",
+    "traffic": "SELECT minute, type, channel, events FROM {0}",
+}
+
+
+@dataclass
+class Answer:
+    """What the merged views say, or what the oracle says they must: a set of rows for each view."""
+
+    views: dict[str, set[tuple[Any, ...]]]
+
+    def difference(self, other: "Answer") -> str:
+        """A short text of what differs; empty if nothing does."""
+        found = []
+        for view, rows in self.views.items():
+            mine, theirs = rows - other.views[view], other.views[view] - rows
+            if mine or theirs:
+                found.append(f"{view}: {len(mine)} only here {sorted(map(str, mine))[:2]}, {len(theirs)} only there "
+                             f"{sorted(map(str, theirs))[:2]}")  # fmt: skip
+        return "; ".join(found)
+
+
+def read_log(settings: Settings) -> list[LogRecord]:
+    """Every committed record that Kafka has, read by a plain consumer."""
+    ends = end_offsets(settings)
+    consumer = Consumer({
+        "bootstrap.servers": settings.kafka.bootstrap, "group.id": "tests-reader", "enable.auto.commit": False,
+        "isolation.level": "read_committed", "enable.partition.eof": True, "log_level": 3,
+    })  # fmt: skip
+    places = {(topic, partition) for topic, parts in ends.items() for partition in parts}
+    consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in places])
+    log: list[LogRecord] = []
+    while places:
+        for message in consumer.consume(5000, 1.0):
+            topic, partition = message.topic() or "", message.partition() or 0
+            if message.error():  # the end of a partition
+                places.discard((topic, partition))
+            else:
+                key, value = message.key(), message.value()
+                log.append(LogRecord(topic, partition, message.offset() or 0, _bytes(key), _bytes(value)))
+    consumer.close()
+    return log
+
+
+def _bytes(value: str | bytes | None) -> bytes | None:
+    return value.encode() if isinstance(value, str) else value
+
+
+def expected(settings: Settings) -> Answer:
+    """What plain Python makes of the whole log as it is in Kafka now."""
+    log = read_log(settings)
+    bad = {
+        (record.topic, record.partition, record.offset)
+        for record in log
+        if record.value and check(entity_of(record.topic), record.key, record.value).reason is not None
+    }
+    oracle = Oracle(log, bad)
+    return Answer({
+        "order_latest": oracle.order_latest(), "revenue": oracle.revenue(), "traffic": oracle.traffic()
+    })  # fmt: skip
+
+
+def served(settings: Settings) -> Answer:
+    """What the merged views say now."""
+    lake = trino.connect(settings)
+    return Answer({
+        view: {tuple(row) for row in trino.execute(lake, sql.format(f"serving.{view}"))[1]}
+        for view, sql in READ.items()
+    })  # fmt: skip
+
+
+def assert_exact(settings: Settings) -> None:
+    """Wait until everything acknowledged is covered, and compare every view with plain Python."""
+    wait(settings, timeout_seconds=240)
+    truth = expected(settings)
+    assert served(settings).difference(truth) == ""
+
+
+def feed(settings: Settings, records: Iterable[Record]) -> int:
+    """Send records and wait for their acknowledgement."""
+    with ChangelogProducer(settings) as producer:
+        for record in records:
+            producer.send(record)
+    return producer.acknowledged
+
+
+def shop(seed: int, records: int) -> list[Record]:
+    """A shop with everything that can happen: duplicates, late events, broken records."""
+    return list(Shop(seed=seed, duplicates=0.05, late=0.05, broken=0.02, rate=50).records(records))
+
+
+def run(*arguments: str, status: int = 0, **environment: str) -> str:
+    """Run ``anabranch`` as a user does. Returns its standard output; fails the test on another exit status."""
+    done = start(*arguments, **environment)
+    out, err = done.communicate(timeout=400)
+    assert done.returncode == status, f"anabranch {' '.join(arguments)}: exit status {done.returncode}\n{out}\n{err}"
+    return out
+
+
+def start(*arguments: str, module: str = "infra.cli", **environment: str) -> "subprocess.Popen[str]":
+    """Start a command in a process group of its own, so that a kill takes what it started along."""
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        cwd=ROOT, env={**os.environ, **environment}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def query(settings: Settings, sql: str) -> list[Any]:
+    """The rows of a query, each as a list."""
+    return [list(row) for row in trino.execute(trino.connect(settings), sql)[1]]
+
+
+def status() -> dict[str, dict[str, Any]]:
+    """``anabranch status --json`` by name of service."""
+    return {service["name"]: service for service in json.loads(run("status", "--json"))["services"]}
+
+
+def until(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    """Await a condition; fails the test after ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.1)

@@ -1,0 +1,23 @@
+"""Names of the changelog topics, and the limits that ways in and ways out share."""
+
+import pytest
+
+from changelog.topics import MAX_RECORD_BYTES
+from runtime.settings import ENTITIES, Settings, entity_of, topic_of
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize("entity", ENTITIES)
+def test_a_topic_names_its_entity(entity: str) -> None:
+    assert topic_of(entity) == f"changelog.{entity}"
+    assert entity_of(topic_of(entity)) == entity
+
+
+def test_every_entity_has_its_topic() -> None:
+    topics = Settings().topics
+    assert topics == ("changelog.guest", "changelog.session", "changelog.order", "changelog.event")
+
+
+def test_a_topic_takes_records_of_sixteen_megabytes() -> None:
+    assert MAX_RECORD_BYTES == 16 * 1024 * 1024

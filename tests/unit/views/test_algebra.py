@@ -1,0 +1,176 @@
+"""What a definition may ask for, and what follows from it: keys, states, and the SQL that adds them."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import views
+from runtime.errors import DefinitionError, TerminalError
+from runtime.settings import ENTITIES
+from views.aggregate import IMMUTABLE, ROWS, Aggregate, Average, Count, Measure, Sum
+from views.algebra import REDUCERS, Field, Key, Read, State, View
+from views.latest import Latest
+from views.registry import all_views, view_named, views_of
+
+pytestmark = pytest.mark.unit
+
+every_view = pytest.mark.parametrize("view", all_views(), ids=lambda view: view.name)
+
+COUNTRY = Key(Field("country", "string", "country"), "country")
+TOTAL = Sum("total", "total", "sum of totals")
+
+
+@dataclass(frozen=True)
+class Largest:
+    """A measure that cannot take back: who knows what the largest was before the largest came?"""
+
+    name: str = "largest"
+    retractable = False
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        return (State(Field(self.name, "bigint", "largest"), "total", "max"),)
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        return (Read(self.name, self.name, "largest"),)
+
+
+def aggregate(entity: str = "order", *measures: Measure, where: str = "true") -> Aggregate:
+    return Aggregate(name="a", comment="c", entity=entity, keys=(COUNTRY,), measures=measures, where=where)
+
+
+@pytest.mark.parametrize("entity", sorted(set(ENTITIES) - {"event"}))
+def test_a_measure_that_cannot_take_back_is_refused_where_entities_change(entity: str) -> None:
+    with pytest.raises(DefinitionError) as refused:
+        aggregate(entity, Count("n", "c"), Largest())
+    said = str(refused.value)
+    assert said == (
+        f"view a: Largest cannot take a value back, and '{entity}' is updated and deleted; it is exact only on event"
+    )
+    assert isinstance(refused.value, TerminalError)
+
+
+def test_a_measure_that_cannot_take_back_is_allowed_on_what_never_changes() -> None:
+    assert frozenset({"event"}) == IMMUTABLE
+    assert [read.name for read in aggregate("event", Largest()).reads] == ["country", "largest"]
+
+
+@pytest.mark.parametrize("entity", ENTITIES)
+def test_counts_sums_and_averages_are_allowed_on_every_entity(entity: str) -> None:
+    view = aggregate(entity, Count("n", "c"), TOTAL, Average("mean", TOTAL, "c"))
+    assert [read.name for read in view.reads] == ["country", "n", "total", "mean"]
+
+
+def test_states_that_measures_share_are_kept_once() -> None:
+    view = aggregate("order", Count("n", "c"), Count("m", "c"), TOTAL, Average("mean", TOTAL, "c"))
+    assert [field.name for field in view.fields] == ["country", "rows", "total"]
+
+
+def test_an_aggregate_folds_weighted_rows_of_its_entity_only() -> None:
+    contribution = aggregate("order", TOTAL, where="a OR b").contribution
+    assert contribution.condition == "topic = 'changelog.order' AND weight <> 0 AND (a OR b)"
+    assert contribution.states[0] == ROWS
+    assert (ROWS.expression, ROWS.reducer) == ("weight", "sum")
+
+
+def test_latest_folds_the_newest_version_and_keeps_its_row_whole() -> None:
+    view = Latest(name="l", comment="c", entity="order", columns=(Field("status", "string", "s"),))
+    assert view.contribution.condition == "topic = 'changelog.order' AND newest"
+    assert [key.field.name for key in view.contribution.keys] == ["guest_ref", "ref"]
+    assert {state.field.name: state.reducer for state in view.contribution.states} == {
+        "kafka_offset": "max",
+        "deleted": "newest",
+        "status": "newest",
+    }
+    assert view.present == "NOT deleted"
+
+
+@pytest.mark.parametrize(
+    ("entity", "guest", "reads"),
+    [("guest", "ref", ["ref", "email"]), ("session", "guest_ref", ["guest_ref", "ref", "email"])],
+)
+def test_a_guest_is_its_own_guest(entity: str, guest: str, reads: list[str]) -> None:
+    view = Latest(name="l", comment="c", entity=entity, columns=(Field("email", "string", "e"),))
+    assert [key.expression for key in view.contribution.keys] == [guest, "ref"]
+    assert [read.name for read in view.reads] == reads
+
+
+def test_parts_are_added_by_the_reducers_of_the_states() -> None:
+    sql = aggregate("event", TOTAL, Largest()).states_sql(["SELECT 1", "SELECT 2"])
+    assert " ".join(sql.split()) == (
+        "SELECT country, sum(rows) AS rows, sum(total) AS total, max(largest) AS largest "
+        "FROM ( SELECT 1 UNION ALL SELECT 2 ) GROUP BY country"
+    )
+
+
+@every_view
+def test_every_view_is_sound(view: View) -> None:
+    contribution = view.contribution
+    names = [field.name for field in view.fields]
+    assert contribution.name == view.name
+    assert view.entity in ENTITIES
+    assert view.comment
+    assert contribution.keys
+    assert len(set(names)) == len(names)
+    assert {state.reducer for state in contribution.states} <= REDUCERS.keys()
+    assert contribution.condition.startswith(f"topic = 'changelog.{view.entity}' AND ")
+    assert all(
+        field.name.isidentifier() and field.name == field.name.lower() and field.comment for field in view.fields
+    )
+
+
+@every_view
+def test_money_is_never_a_float(view: View) -> None:
+    assert [field for field in view.fields if "float" in field.type] == []
+    assert [field for field in view.fields if "double" in field.type] == []
+
+
+@every_view
+def test_every_column_that_people_read_is_explained_once(view: View) -> None:
+    names = [read.name for read in view.reads]
+    assert len(set(names)) == len(names)
+    assert all(read.comment for read in view.reads)
+
+
+@pytest.fixture
+def more_views(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A directory whose modules belong to the package ``views`` as well."""
+    monkeypatch.setattr(views, "__path__", [*views.__path__, str(tmp_path)])
+    before = set(sys.modules)
+    all_views.cache_clear()
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+        if hasattr(views, name.rpartition(".")[2]):
+            delattr(views, name.rpartition(".")[2])
+    all_views.cache_clear()
+
+
+def define(directory: Path, module: str, name: str, pipeline: str = "main") -> None:
+    (directory / f"{module}.py").write_text(
+        "from views.aggregate import Aggregate\n"
+        f"VIEW = Aggregate(name={name!r}, comment='', entity='event', keys=(), measures=(), pipeline={pipeline!r})\n"
+    )
+
+
+def test_a_module_that_defines_a_view_is_all_that_a_view_needs(more_views: Path) -> None:
+    define(more_views, "added_here", "added", pipeline="joins")
+    assert view_named("added") in all_views()
+    assert "added" in {view.name for view in views_of("joins")}
+    assert "added" not in {view.name for view in views_of("main")}
+    assert [view.name for view in all_views()] == sorted(view.name for view in all_views())
+
+
+def test_two_views_of_one_name_are_refused(more_views: Path) -> None:
+    define(more_views, "revenue_again", "revenue")
+    with pytest.raises(DefinitionError, match="two views are named 'revenue'"):
+        all_views()
+
+
+def test_a_view_that_is_not_there_is_said_with_those_that_are() -> None:
+    with pytest.raises(DefinitionError, match=r"there is no view 'revenues'; there are .*\brevenue\b"):
+        view_named("revenues")
