@@ -36,7 +36,8 @@ def write_run(
 ) -> int:
     """Append ``slice_`` on a branch from snapshot ``base`` (None: from the empty one), tag it, drop the branch.
 
-    Returns the id of the snapshot. A second call with the same ``run_id`` replaces what the first one left.
+    Returns the id of the snapshot. A second call with the same ``run_id`` makes another snapshot with a tag of its own
+    (the first may be served already) and replaces a branch that the first one left.
     """
     name, branch = batch_name(view), f"branch_{run_id}"
     start = base if base is not None else _ref(spark, name, EMPTY_TAG)
@@ -47,7 +48,7 @@ def write_run(
     writer.append()
     snapshot = _ref(spark, name, branch)
     assert snapshot is not None
-    spark.sql(f"ALTER TABLE {name} CREATE OR REPLACE TAG run_{run_id} AS OF VERSION {snapshot}")
+    spark.sql(f"ALTER TABLE {name} CREATE TAG IF NOT EXISTS run_{run_id}_{snapshot} AS OF VERSION {snapshot}")
     spark.sql(f"ALTER TABLE {name} DROP BRANCH IF EXISTS {branch}")
     return snapshot
 

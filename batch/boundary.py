@@ -24,6 +24,8 @@ def choose(spark: SparkSession, ops: Connection, pipeline: str, archived: Vector
 
     One past the last epoch is allowed: it starts where the last one ended.
     """
+    if not archived:
+        return None
     generations = ops.execute(
         "SELECT generation, start_vector, warm_vector FROM generations WHERE pipeline = %s ORDER BY generation DESC",
         (pipeline,),

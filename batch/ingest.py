@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from functools import reduce
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
@@ -67,7 +68,13 @@ def ingest(spark: SparkSession, settings: Settings, accept: tuple[Hole, ...] = (
     pending, report = set(ENTITIES), Report()
     with connect(settings) as ops:
         for attempt in range(ATTEMPTS):
-            pending = _pass(spark, settings, ops, pending, accept, report)
+            try:
+                pending = _pass(spark, settings, ops, pending, accept, report)
+            except PythonException as error:  # a worker's error: what it raised is in the text alone
+                if "runtime.errors.TransientError" not in str(error) or attempt + 1 == ATTEMPTS:
+                    raise
+                log.info("an object changed while it was read; listing again")
+                continue
             if not pending:
                 break
             log.info("another ingest came first for %s; reading again (%d)", ", ".join(sorted(pending)), attempt + 1)
@@ -343,7 +350,7 @@ def complain(report: Report) -> None:
         )
     if report.alarms:
         raise ArchiveError(
-            "objects that cannot be read (what they held was taken from Kafka as far as it was missing): "
+            "objects that cannot be read (what they held is taken from Kafka once a later object shows the gap): "
             + "; ".join(report.alarms)
         )
 

@@ -12,15 +12,22 @@ from batch.ingest import BATCH_CONF, complain, ingest, parse_hole
 from changelog.positions import Vector, covers, from_json
 from changelog.topics import end_offsets
 from runtime import ops
-from runtime.errors import AnabranchError
+from runtime.errors import AnabranchError, ArchiveError, HoleError
 from runtime.settings import Settings
 from runtime.spark import session
 
 log = logging.getLogger("batch")
 
+EXIT_INCOMPLETE = 3
+"""The run is built and right as far as it goes, but objects are damaged or missing: somebody has to look."""
+
 
 def main(argv: list[str] | None = None) -> int:
-    """Prints ``{"ingest": …, "run": …}``; 1 if either failed, with the reason in the log."""
+    """Prints ``{"ingest": …, "run": …}``; 1 if either failed, EXIT_INCOMPLETE with holes or alarms; reasons in the log.
+
+    What is missing or damaged stops the archived position before it, so the run is built below it and is right; the
+    speed side holds the rest.
+    """
     parser = argparse.ArgumentParser(prog="batch", description=__doc__)
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--view", action="append", default=[])
@@ -35,9 +42,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         wait_for_archiver(settings, ends, arguments.patience)
         report = ingest(spark, settings, tuple(parse_hole(text) for text in arguments.accept_hole))
-        complain(report)
         run = build(spark, settings, "main", arguments.full, arguments.view, arguments.run_id)
         print(json.dumps({"ingest": asdict(report), "run": asdict(run)}))
+        complain(report)
+    except (HoleError, ArchiveError) as error:
+        log.error("%s", error)
+        return EXIT_INCOMPLETE
     except AnabranchError as error:
         log.error("%s", error)
         return 1

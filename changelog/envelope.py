@@ -1,6 +1,5 @@
 """Envelopes: one change of one entity, as it goes into the log."""
 
-import json
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
@@ -49,6 +48,8 @@ def encode(made: Envelope) -> bytes:
 
 
 def _number(value: object) -> object:
+    if isinstance(value, Decimal) and value.is_finite():
+        return orjson.Fragment(f"{value:f}" if abs(value.adjusted()) < 50 else str(value))
     if isinstance(value, Decimal):
-        return orjson.Fragment(json.dumps(int(value)) if value == value.to_integral_value() else f"{value:f}")
+        raise TypeError(f"{value} is no JSON number")
     raise TypeError(f"{type(value).__name__} has no place in an envelope")

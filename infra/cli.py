@@ -3,6 +3,7 @@
 import sys
 
 import typer
+from pydantic import ValidationError
 
 from infra import commands_log, commands_platform, commands_views
 from runtime.errors import AnabranchError
@@ -23,6 +24,9 @@ def main() -> None:
         app()
     except AnabranchError as error:
         typer.echo(f"error: {error}", err=True)
+        sys.exit(1)
+    except ValidationError as error:
+        typer.echo(f"error: settings: {error}", err=True)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

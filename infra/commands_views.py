@@ -14,6 +14,8 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from batch.ingest import Report, complain
+from batch.run import EXIT_INCOMPLETE
 from changelog.positions import to_json
 from infra import supervise
 from runtime import ops, trino
@@ -73,15 +75,17 @@ def batch(
         *(part for hole in accept_hole or [] for part in ("--accept-hole", hole)),
         *("--patience", str(patience)),
     ]
-    result = spark_job("batch.run", options, "batch")
-    if as_json:
-        typer.echo(json.dumps(result))
-        return
+    result = spark_job("batch.run", options, "batch", (0, EXIT_INCOMPLETE))
     archived, run = result["ingest"], result["run"]
-    typer.echo(f"ingested: {archived['records'] or 'nothing new'} in {archived['seconds']} s")
-    typer.echo(f"built: run {run['run_id']} ({run['kind']}) up to epoch {run['epoch']} in {run['seconds']} s")
-    if not no_publish:
-        _say_published(publication.publish(Settings(), run["run_id"]))
+    if not as_json:
+        typer.echo(f"ingested: {archived['records'] or 'nothing new'} in {archived['seconds']} s")
+        typer.echo(f"built: run {run['run_id']} ({run['kind']}) up to epoch {run['epoch']} in {run['seconds']} s")
+    published = None if no_publish else publication.publish(Settings(), run["run_id"])
+    if as_json:
+        typer.echo(json.dumps({**result, "publication": published.publication if published else None}))
+    elif published:
+        _say_published(published)
+    complain(Report(**archived))
 
 
 def publish(

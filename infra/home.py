@@ -81,6 +81,8 @@ def choose_base() -> int:
     """``$ANABRANCH_PORT_BASE``, or the first base whose ports are all free."""
     wanted = os.environ.get("ANABRANCH_PORT_BASE")
     if wanted:
+        if not wanted.isdecimal() or not 1024 <= int(wanted) <= 65_000:
+            raise PreflightError(f"ANABRANCH_PORT_BASE is {wanted!r}; it has to be a number from 1024 to 65000")
         return int(wanted)
     for base in BASES:
         if all(port_is_free(port) for port in Ports(base).all()):

@@ -58,7 +58,8 @@ def _java() -> list[str]:
         return [f"no Java for Spark: {remedy}"]
     found = re.search(r'version "(\d+)', version)
     if not found or int(found[1]) not in range(17, 22):
-        return [f"{version.splitlines()[0]} cannot run Spark 4.1: {remedy}"]
+        said = next((line for line in version.splitlines() if "version" in line), "a Java that says no version")
+        return [f"{said} cannot run Spark 4.1: {remedy}"]
     if "jdk.incubator.vector" not in modules:
         return [f"Java at {java()} lacks the module jdk.incubator.vector: {remedy}"]
     return []

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import httpx
 import psycopg
 from confluent_kafka.admin import AdminClient
+from psycopg.conninfo import make_conninfo
 
 from infra import supervise
 from infra.home import Ports
@@ -84,5 +85,6 @@ def checks(settings: Settings) -> dict[str, Callable[[], None]]:
 
 
 def superuser(settings: Settings) -> str:
-    password = settings.postgres_password.get_secret_value()
-    return f"host={settings.ops.host} port={settings.ops.port} dbname=postgres user=postgres password={password}"
+    """Connection string of PostgreSQL's own superuser."""
+    return make_conninfo(settings.ops.dsn, dbname="postgres", user="postgres",
+                         password=settings.postgres_password.get_secret_value())  # fmt: skip

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -69,8 +70,8 @@ def write_config(settings: Settings, services: list[Service]) -> None:
         variables = ",".join(f'{key}="{value}"' for key, value in environment(settings, service).items())
         lines += [
             f"[program:{service.name}]",
-            "command=" + " ".join(f"'{part}'" for part in service.command).replace("%", "%%"),
-            "environment=" + variables.replace("%", "%%"),
+            "command=" + shlex.join(service.command),
+            "environment=" + variables,
             "autostart=false",
             "autorestart=unexpected",
             "exitcodes=0" + ("" if service.restarts_on_78 else ",78"),
@@ -85,7 +86,7 @@ def write_config(settings: Settings, services: list[Service]) -> None:
             "stdout_logfile_maxbytes=10MB",
             "stdout_logfile_backups=2",
         ]
-    write_private(config_path(settings), "\n".join(lines) + "\n")
+    write_private(config_path(settings), "\n".join(lines).replace("%", "%%") + "\n")
 
 
 def start(settings: Settings) -> None:

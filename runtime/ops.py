@@ -7,6 +7,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import dict_row
 
+from runtime.errors import TransientError
 from runtime.settings import Settings
 
 Connection = psycopg.Connection[dict[str, Any]]
@@ -53,8 +54,14 @@ _SCHEMA_LOCK = 7_302_026
 
 
 def connect(settings: Settings) -> Connection:
-    """An autocommit connection whose rows are dicts; the schema is there. Raises psycopg.OperationalError if down."""
-    connection = psycopg.connect(settings.ops.dsn, autocommit=True, row_factory=dict_row, connect_timeout=10)
+    """An autocommit connection whose rows are dicts; the schema is there. Raises TransientError if it is down."""
+    try:
+        connection = psycopg.connect(settings.ops.dsn, autocommit=True, row_factory=dict_row, connect_timeout=10)
+    except psycopg.OperationalError as error:
+        raise TransientError(
+            f"the operations database at {settings.ops.host}:{settings.ops.port} does not answer ({error}); is the "
+            "platform up? anabranch status"
+        ) from error
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
         if connection.execute("SELECT to_regclass('archive_objects') AS there").fetchone() == {"there": None}:

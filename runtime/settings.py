@@ -8,10 +8,13 @@ Sources, the later one wins: the defaults below, ``$ANABRANCH_HOME/settings.json
 import os
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel, SecretStr
+from psycopg.conninfo import make_conninfo
+from pydantic import BaseModel, ConfigDict, SecretStr
 from pydantic_settings import (
     BaseSettings,
+    EnvSettingsSource,
     JsonConfigSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
@@ -25,7 +28,11 @@ def home_directory() -> Path:
     return Path(os.environ.get("ANABRANCH_HOME") or ".anabranch").absolute()
 
 
-class Kafka(BaseModel):
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Kafka(_Section):
     """The log. ``partitions`` holds for every changelog topic and is a contract (see docs/how-it-works.md)."""
 
     bootstrap: str = "127.0.0.1:29092"
@@ -35,7 +42,7 @@ class Kafka(BaseModel):
     retention_ms: int = 3 * 24 * 3600 * 1000
 
 
-class ObjectStore(BaseModel):
+class ObjectStore(_Section):
     """An S3 endpoint. ``archive_bucket`` holds the raw archive, ``lake_bucket`` the Iceberg tables."""
 
     endpoint: str = "http://127.0.0.1:29000"
@@ -47,11 +54,11 @@ class ObjectStore(BaseModel):
     lake_bucket: str = "lake"
 
 
-class Database(BaseModel):
+class Database(_Section):
     """One PostgreSQL database and the role that owns it."""
 
     host: str = "127.0.0.1"
-    port: int = 25432
+    port: int = 29432
     name: str
     user: str
     password: SecretStr = SecretStr("")
@@ -63,21 +70,20 @@ class Database(BaseModel):
     @property
     def dsn(self) -> str:
         """Connection string for psycopg, password included."""
-        return (
-            f"host={self.host} port={self.port} dbname={self.name} user={self.user} "
-            f"password={self.password.get_secret_value()}"
+        return make_conninfo(
+            host=self.host, port=self.port, dbname=self.name, user=self.user, password=self.password.get_secret_value()
         )
 
 
-class Trino(BaseModel):
+class Trino(_Section):
     """The query engine."""
 
     host: str = "127.0.0.1"
-    port: int = 28080
+    port: int = 29080
     user: str = "anabranch"
 
 
-class Archiver(BaseModel):
+class Archiver(_Section):
     """When an open archive object is closed and stored: at this many payload bytes or at this age."""
 
     group: str = "archiver"
@@ -85,7 +91,7 @@ class Archiver(BaseModel):
     max_age_seconds: float = 10.0
 
 
-class Speed(BaseModel):
+class Speed(_Section):
     """The streaming application. ``horizon_seconds``: how far apart duplicates are still recognised."""
 
     trigger_seconds: float = 2.0
@@ -96,23 +102,36 @@ class Speed(BaseModel):
     """Port of Spark's user interface; 0: none."""
 
 
-class Batch(BaseModel):
+class Batch(_Section):
     """The batch jobs."""
 
     driver_memory: str = "3g"
 
 
-class Spark(BaseModel):
+class Spark(_Section):
     """Where Spark runs and where its extra jars are (one directory, filled by ``anabranch up``)."""
 
     master: str = "local[2]"
     jars: Path = Path("jars")
 
 
+class _Environment(EnvSettingsSource):
+    """The environment without ``ANABRANCH_PORT_BASE``, which chooses the ports of a new home and of no other."""
+
+    def __call__(self) -> dict[str, Any]:
+        return {name: value for name, value in super().__call__().items() if name != "port_base"}
+
+
 class Settings(BaseSettings):
     """Everything a process needs to find the others. See the module's text for where values come from."""
 
-    model_config = SettingsConfigDict(env_prefix="ANABRANCH_", env_nested_delimiter="__", extra="forbid")
+    model_config = SettingsConfigDict(
+        env_prefix="ANABRANCH_",
+        env_nested_delimiter="__",
+        nested_model_default_partial_update=True,
+        extra="forbid",
+        hide_input_in_errors=True,  # it may be a secret
+    )
 
     port_base: int = 29000
     postgres_password: SecretStr = SecretStr("")
@@ -138,7 +157,7 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment before file, so that a container or a test can override a single value."""
         file = JsonConfigSettingsSource(settings_cls, json_file=home_directory() / "settings.json")
-        return init_settings, env_settings, file
+        return init_settings, _Environment(settings_cls), file
 
     @cached_property
     def home(self) -> Path:

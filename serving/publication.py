@@ -106,7 +106,7 @@ def publish(settings: Settings, run_id: str | None = None, pipeline: str = "main
         chosen = []
         for name, built in sorted(run["views"].items()):
             before = now.get(name)
-            if before and before.run_id == run["run_id"]:
+            if before and before.snapshot == built["snapshot"]:
                 continue
             if before and not covers(vector, before.vector):
                 raise TerminalError(
@@ -143,18 +143,12 @@ def rollback(settings: Settings, names: list[str], pipeline: str = "main") -> Pu
                     f"longer runs (now {newest['g']})"
                 )
             chosen.append(before)
-        published = _publish(settings, connection, pipeline, "rollback", None, chosen)
-        connection.execute(
-            "INSERT INTO holds (pipeline, publication) VALUES (%s, %s) ON CONFLICT (pipeline) DO UPDATE SET "
-            "publication = excluded.publication",
-            (pipeline, published.publication),
-        )
-        return published
+        return _publish(settings, connection, pipeline, "rollback", None, chosen)
 
 
 def release(settings: Settings, pipeline: str = "main") -> bool:
     """Let publication go on after a rollback. Returns whether it was held."""
-    with ops.connect(settings) as connection:
+    with ops.connect(settings) as connection, ops.publication_lock(connection):
         return connection.execute("DELETE FROM holds WHERE pipeline = %s", (pipeline,)).rowcount > 0
 
 
@@ -228,6 +222,12 @@ def _publish(
                     json.dumps(to_json(view.vector)), view.snapshot, view.records, view.restores,
                 ),
             )  # fmt: skip
+        if kind == "rollback":  # held from the moment it is decided, whoever finishes it
+            connection.execute(
+                "INSERT INTO holds (pipeline, publication) VALUES (%s, %s) ON CONFLICT (pipeline) DO UPDATE SET "
+                "publication = excluded.publication",
+                (pipeline, number),
+            )
     faults.point("publish.recorded")
     _serve(settings, connection, number, kind)
     log.info("publication %d (%s): %s", number, kind, ", ".join(view.view for view in views))
@@ -270,7 +270,8 @@ def _serve(settings: Settings, connection: Connection, publication: int, kind: s
             )
             faults.point("publish.between-views")
     said = views_say(lake)
-    wrong = [row["view"] for row in rows if row["view"] in known and said.get(row["view"]) != publication]
+    names = [name for row in rows if row["view"] in known for name in (row["view"], f"{row['view']}_states")]
+    wrong = [name for name in names if said.get(name) != publication]
     if wrong:
         raise TerminalError(f"publication {publication} was not served as written: {', '.join(wrong)} say {said}")
     connection.execute(

@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from changelog.positions import Vector, to_json
-from changelog.typed import entity_type, snake
+from changelog.typed import entity_columns
 from runtime import ops, trino
 from runtime.errors import AnabranchError, TerminalError
 from runtime.settings import ENTITIES, Settings, topic_of
@@ -30,6 +30,10 @@ from views.fold import Fold, weighted
 from views.registry import view_named
 
 log = logging.getLogger("verify")
+
+WHOLE = (
+    "kafka_partition", "kafka_offset", "append_time", "key", "kind", "service_name", "identifier", "reason", "value",
+)  # fmt: skip
 
 SHOWN = 5
 """Examples shown of each difference."""
@@ -135,7 +139,6 @@ def _archive(spark: SparkSession, records: DataFrame, cut: Vector, report: Repor
     there = {row["tableName"] for row in spark.sql(f"SHOW TABLES IN {CATALOG}.archive").collect()} if _has(
         spark, "archive"
     ) else set()  # fmt: skip
-    columns = ["key", "kind", "service_name", "identifier", "reason", "value"]
     for entity in ENTITIES:
         if entity not in there:
             continue
@@ -151,16 +154,9 @@ def _archive(spark: SparkSession, records: DataFrame, cut: Vector, report: Repor
             f"(kafka_partition = {p} AND kafka_offset < {min(end, ends.get(p, 0))})" for p, end in cut[topic].items()
         )
         in_log = records.where(F.col("topic") == topic).where(expected_in)
-        left = in_log.select(
-            "kafka_partition",
-            "kafka_offset",
-            F.xxhash64(*columns, *_entity(entity, "current"), *_entity(entity, "original")).alias("log_hash"),
-        )
-        right = archived.select(
-            "kafka_partition",
-            "kafka_offset",
-            F.xxhash64(*columns, *_entity(entity, "current"), *_entity(entity, "original")).alias("archive_hash"),
-        )
+        typed = (entity_columns(entity, name).alias(name) for name in ("current", "original"))
+        left = in_log.select(*WHOLE, *typed).select("kafka_partition", "kafka_offset", _digest().alias("log_hash"))
+        right = archived.select("kafka_partition", "kafka_offset", _digest().alias("archive_hash"))
         both = left.join(right, ["kafka_partition", "kafka_offset"], "full_outer")
         wrong = both.where("NOT (log_hash <=> archive_hash)").persist()
         number = wrong.count()
@@ -181,8 +177,9 @@ def _archive(spark: SparkSession, records: DataFrame, cut: Vector, report: Repor
         wrong.unpersist()
 
 
-def _entity(entity: str, source: str) -> list[Column]:
-    return [F.col(f"{source}.{snake(field_.name)}") for field_ in entity_type(entity).fields]
+def _digest() -> Column:
+    """A hash of a record whole. Of its text, because hashing columns would pass over which of them are null."""
+    return F.xxhash64(F.to_json(F.struct(*WHOLE, "current", "original"), {"ignoreNullFields": "false"}))
 
 
 def _has(spark: SparkSession, namespace: str) -> bool:
@@ -212,7 +209,7 @@ def _views(
                 ("unexpected", sql.merged(view, pin), view.read_sql(expected)),
             )
             for what, one, other in pairs:
-                difference = f"SELECT * FROM ({one}) EXCEPT SELECT * FROM ({other})"
+                difference = f"SELECT * FROM ({one}) EXCEPT ALL SELECT * FROM ({other})"
                 _, rows = trino.execute(lake, f"WITH d AS ({difference}) SELECT (SELECT count(*) FROM d)")
                 number = int(rows[0][0])
                 if number:

@@ -107,6 +107,13 @@ class Archiver:
         ids = topic_ids(self._settings)
         if self._ids and ids != self._ids:
             raise ContractError(f"topics were made anew while archiving: {self._ids} became {ids}; restore them")
+        for topic, topic_id in ids.items() if not self._ids else ():
+            made_from = self._patiently(lambda: self._store.claim(topic, topic_id))  # noqa: B023  # called at once
+            if made_from != topic_id:
+                raise ContractError(
+                    f"{topic} has id {topic_id}; the archive under {self._store.prefix}/{topic} was made from a topic "
+                    f"with id {made_from}. Restore the topic, or archive under another prefix"
+                )
         self._ids = ids
 
     def _take(self, messages: list[Message]) -> None:

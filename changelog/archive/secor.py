@@ -60,9 +60,16 @@ def read_object(data: bytes, name: str) -> Iterator[ArchivedRecord]:
     unpack = msgpack.unpackb
     for packed, value in read(data, name):
         try:
-            fields: dict[int, Any] = unpack(packed, raw=True, strict_map_key=False)
-            record = ArchivedRecord(fields[1], fields[3], fields.get(2), value)
-        except (ValueError, KeyError, TypeError, msgpack.UnpackException) as error:
+            fields: Any = unpack(packed, raw=True, strict_map_key=False)
+            if type(fields) is not dict:
+                raise ValueError("not a map")
+            offset, timestamp, key = fields[1], fields[3], fields.get(2)
+            if type(offset) is not int or offset < 0 or type(timestamp) is not int:
+                raise ValueError("no offset or no timestamp")
+            if key is not None and type(key) is not bytes:
+                raise ValueError("the Kafka key is not bytes")
+            record = ArchivedRecord(offset, timestamp, key, value)
+        except (ValueError, KeyError, TypeError, IndexError, msgpack.UnpackException) as error:
             raise ArchiveError(f"{name}: a record's key is not Secor's: {packed[:40]!r} ({error})") from error
         yield record
 

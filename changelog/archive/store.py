@@ -65,6 +65,12 @@ class ArchiveStore:
                 raise TransientError(f"{key} changed after it was listed; run this again") from error
             raise
 
+    def claim(self, topic: str, topic_id: str) -> str:
+        """Note, once and for ever, which topic the archive of this name is made from. Returns the id noted first."""
+        key = f"{self.prefix}/{topic}/_topic-id"
+        self.put_if_absent(key, topic_id.encode())
+        return self.get(key).decode()
+
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Store an object unless one of this name is there. Returns whether it was stored."""
         try:

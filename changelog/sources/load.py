@@ -3,18 +3,21 @@
 import gzip
 import json
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from pathlib import Path
 
 import orjson
 
-from changelog.envelope import encode, guest_ref
+from changelog.envelope import guest_ref
 from changelog.producer import Record
 from changelog.validation import check
 from runtime.errors import TerminalError
 from runtime.settings import ENTITIES, topic_of
+
+_TEXT = json.JSONDecoder(parse_int=str, parse_float=str)
+"""Finds where a JSON value ends; what it makes of numbers is not used."""
 
 Refuse = Callable[[str, int, str], None]
 """Called with file name, line number and reason for each line that does not go in."""
@@ -22,20 +25,32 @@ Refuse = Callable[[str, int, str], None]
 
 @contextmanager
 def opened(name: str) -> Iterator[Iterable[bytes]]:
-    """A file by name: ``-`` is standard input, ``.gz`` is unpacked. Raises TerminalError if it cannot be read."""
+    """A file by name: ``-`` is standard input, ``.gz`` is unpacked. Raises TerminalError if it cannot be opened."""
     if name == "-":
         yield sys.stdin.buffer
         return
     try:
-        with gzip.open(name) if name.endswith(".gz") else Path(name).open("rb") as file:
-            yield file
+        file = gzip.open(name) if name.endswith(".gz") else Path(name).open("rb")  # noqa: SIM115  # closed below
     except OSError as error:
         raise TerminalError(f"{name} cannot be read: {error}") from error
+    with file:
+        yield file
 
 
 def records(lines: Iterable[bytes], name: str, refuse: Refuse) -> Iterator[Record]:
-    """The records of valid lines, in order. Blank lines are passed over; every other line is yielded or refused."""
-    for number, line in enumerate(lines, 1):
+    """The records of valid lines, in order. Blank lines are passed over; every other line is yielded or refused.
+
+    Raises TerminalError, naming the line, where the file itself is damaged.
+    """
+    rest, number = iter(lines), 0
+    while True:
+        try:
+            line = next(rest, None)
+        except (OSError, EOFError, zlib.error) as error:
+            raise TerminalError(f"{name}: cannot be read after line {number}: {error}") from error
+        if line is None:
+            return
+        number += 1
         if not line.strip():
             continue
         made = _record(line)
@@ -60,12 +75,31 @@ def _record(line: bytes) -> Record | str:
         key = guest_ref(entity, parsed["envelope"]).encode()
     except (KeyError, TypeError, AttributeError) as error:
         return f"the envelope names no guest: {error!r}"
-    value = _envelope_text(line)
+    try:
+        value = _envelope_text(line)
+    except RecursionError:
+        return "nested too deeply"
     verdict = check(entity, key, value)
     return verdict.reason if verdict.reason is not None else Record(topic_of(entity), key, value)
 
 
 def _envelope_text(line: bytes) -> bytes:
-    """The envelope re-encoded with its numbers exactly as written (a float would lose digits of money)."""
-    envelope: dict[str, object] = json.loads(line, parse_float=Decimal)["envelope"]
-    return encode(envelope)
+    """The envelope as it stands in a line of JSON: a parsed number would lose digits of money."""
+    text = line.decode()
+    at, found = text.index("{") + 1, ""
+    while True:
+        name, at = _TEXT.raw_decode(text, _after_space(text, at))
+        start = _after_space(text, _after_space(text, at) + 1)
+        _, at = _TEXT.raw_decode(text, start)
+        if name == "envelope":
+            found = text[start:at]
+        at = _after_space(text, at)
+        if text[at] == "}":
+            return found.encode()
+        at += 1
+
+
+def _after_space(text: str, at: int) -> int:
+    while text[at] in " \t\r\n":
+        at += 1
+    return at

@@ -8,6 +8,7 @@ invoice's lines (date, customer, country) the first counts.
 
 import csv
 import gzip
+import zlib
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -36,7 +37,7 @@ def invoices(path: Path) -> Iterator[tuple[str, list[Line]]]:
                 raise TerminalError(f"{path} is not Online Retail: its columns are {reader.fieldnames}")
             for line in reader:
                 found.setdefault(line["InvoiceNo"], []).append(line)
-    except OSError as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise TerminalError(f"{path} cannot be read: {error}") from error
     yield from found.items()
 

@@ -81,8 +81,8 @@ def test_an_incremental_batch_adds_what_is_new(platform: Settings) -> None:
     first = boundary()
     feed(platform, shop(5, 1000))
     result = json.loads(run("batch", "--json"))
-    run("publish")
     assert result["run"]["kind"] == "incremental"
+    assert result["publication"] == boundary()["traffic"]["publication"]
     assert boundary()["order_latest"]["epoch"] > first["order_latest"]["epoch"]
     assert boundary()["order_latest"]["batch_records"] > first["order_latest"]["batch_records"]
     assert_exact(platform)
