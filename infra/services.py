@@ -45,7 +45,7 @@ def services(settings: Settings, programs: Programs) -> list[Service]:
         Service(
             "speed",
             [sys.executable, "-m", "speed.app"],
-            environment={"ANABRANCH_SPEED__UI_PORT": str(ports.spark_ui)},
+            environment={"ANABRANCH_SPEED__UI_PORT": str(ports.spark_ui), "SPARK_LOCAL_IP": "127.0.0.1"},
             url=f"http://127.0.0.1:{ports.spark_ui}",
             stop_seconds=30,
             restarts_on_78=False,

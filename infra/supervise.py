@@ -81,7 +81,7 @@ def write_config(settings: Settings, services: list[Service]) -> None:
             f"stopwaitsecs={service.stop_seconds}",
             "stopasgroup=false",
             "killasgroup=true",
-            f"stdout_logfile={log_path(settings, service.name)}",
+            "stdout_logfile=" + str(log_path(settings, service.name)).replace("%", "%%"),  # expanded twice
             "redirect_stderr=true",
             "stdout_logfile_maxbytes=10MB",
             "stdout_logfile_backups=2",

@@ -1,7 +1,10 @@
 """A platform of the tests' own: real services, in a home and on ports that no other installation uses."""
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,9 +13,9 @@ from runtime.settings import Settings
 
 
 @pytest.fixture(scope="session")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
-    """A running platform with nothing in its log yet; ended afterwards."""
-    home = tmp_path_factory.mktemp("platform") / "home"
+def platform(request: pytest.FixtureRequest) -> Iterator[Settings]:
+    """A running platform with nothing in its log yet; ended afterwards, and removed unless a test has failed."""
+    home = Path(tempfile.mkdtemp(prefix="anabranch-tests-")) / "home"  # pytest's own would go with the third run after
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("ANABRANCH_") and name != "ANABRANCH_CACHE"]:
             patch.delenv(name)
@@ -23,3 +26,5 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
         finally:
             local_platform.down(lines.append)
             print("\n".join(lines))  # shown where something failed
+            if not request.session.testsfailed:
+                shutil.rmtree(home.parent)

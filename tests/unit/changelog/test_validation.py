@@ -224,7 +224,6 @@ def test_a_number_of_400_digits_is_bad() -> None:
     assert check("event", KEY, event(b'"x":0.' + b"1" * 399)) == CHANGE
 
 
-@pytest.mark.xfail(raises=AssertionError, reason="digits inside a text are taken for a number")
 def test_a_text_of_400_digits_is_good() -> None:
     assert check("event", KEY, event(b'"page":"' + b"1" * 400 + b'"')) == CHANGE
 

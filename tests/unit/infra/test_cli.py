@@ -121,7 +121,6 @@ def test_an_error_is_one_message_and_ends_with_1(run: Run, words: str, message: 
 
 
 @pytest.mark.parametrize("words", ["publish", "rollback", "release", "generation list"])
-@pytest.mark.xfail(strict=True, reason="a database that does not answer ends in a traceback")
 def test_a_database_that_does_not_answer_is_one_message(run: Run, words: str) -> None:
     status, _, err = run(*words.split())
     assert status == 1

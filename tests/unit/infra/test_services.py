@@ -4,6 +4,7 @@ import os
 import re
 import shlex
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from supervisor.options import ServerOptions  # type: ignore[import-untyped]  # has no types
@@ -13,6 +14,7 @@ from infra.artifacts.install import Programs
 from infra.home import Ports
 from infra.preflight import MEMORY_GIB
 from infra.services import Service, environment, services
+from runtime import spark
 from runtime.settings import Settings
 
 pytestmark = pytest.mark.unit
@@ -33,7 +35,6 @@ def settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     ports = Ports(BASE)
     values = {
         **SECRETS,
-        "PORT_BASE": str(BASE),
         "KAFKA__BOOTSTRAP": f"127.0.0.1:{ports.kafka}",
         "S3__ENDPOINT": f"http://127.0.0.1:{ports.minio}",
         "TRINO__PORT": str(ports.trino),
@@ -46,7 +47,7 @@ def settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
         }
     for key, value in values.items():
         monkeypatch.setenv(f"ANABRANCH_{key}", value)
-    return Settings()
+    return Settings(port_base=BASE)
 
 
 @pytest.fixture
@@ -82,6 +83,19 @@ def test_every_service_listens_on_loopback_only(by_name: dict[str, Service], con
         assert all("://127.0.0.1:" in listener for listener in kafka[key].split(","))
     assert kafka["controller.quorum.voters"].startswith("1@127.0.0.1:")
     assert f"port=127.0.0.1:{BASE + 9}\n" in config["config/supervisord.conf"]
+    assert by_name["speed"].environment["ANABRANCH_SPEED__UI_PORT"] == str(Ports(BASE).spark_ui)
+    assert by_name["speed"].url == f"http://127.0.0.1:{Ports(BASE).spark_ui}"
+
+
+def test_a_local_spark_listens_on_loopback_only(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {})
+    builder = MagicMock()
+    builder.appName.return_value = builder.master.return_value = builder.config.return_value = builder
+    monkeypatch.setattr(spark, "SparkSession", MagicMock(builder=builder))
+    spark.session(settings, "any", "1g")
+    conf = dict(call.args for call in builder.config.call_args_list)
+    assert os.environ["SPARK_LOCAL_IP"] == "127.0.0.1", "where Spark's user interface listens"
+    assert (conf["spark.driver.host"], conf["spark.driver.bindAddress"]) == ("127.0.0.1", "127.0.0.1")
 
 
 def test_every_address_that_is_written_is_loopback_and_on_a_port_of_the_home(
@@ -159,8 +173,8 @@ def test_postgres_never_runs_as_root(
     [
         "plain",
         "with space",
-        pytest.param("100%", marks=pytest.mark.xfail(strict=True, reason="paths are not escaped for Supervisor")),
-        pytest.param("it's", marks=pytest.mark.xfail(strict=True, reason="a quote ends the quoted argument")),
+        "100%",
+        "it's",
     ],
 )
 def test_supervisor_reads_the_commands_that_were_meant(

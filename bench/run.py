@@ -1,0 +1,273 @@
+"""``python -m bench.run [--events N] [--seconds S] [--json]``: freshness and throughput on a platform of its own.
+
+Each figure stands beside a peer that ran in the same run on the same records, because a rate alone says more about the
+machine than about the platform. Peers: a plain consumer that only counts (archiver), one that parses and folds the same
+groups into a Python dict (speed layer), one that sees a record arrive (freshness), and DuckDB over the same Parquet
+files (full build).
+"""
+
+import argparse
+import json
+import logging
+import os
+import statistics
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import orjson
+from confluent_kafka import Consumer, TopicPartition
+from rich.console import Console
+from rich.table import Table
+
+from changelog.archive.store import s3_client
+from changelog.envelope import encode, envelope, timestamp
+from changelog.positions import Vector, covers, from_json
+from changelog.producer import ChangelogProducer, Record
+from changelog.topics import end_offsets
+from infra import platform, supervise
+from infra.commands_views import spark_job
+from runtime import ops, trino
+from runtime.settings import Settings
+from serving import publication
+from serving.wait import covered
+
+EVENT = "changelog.event"
+PROBES_BEGIN = datetime(2000, 1, 1, tzinfo=UTC)
+
+Row = tuple[str, str, str]
+
+
+def events(number: int, begin: datetime, prefix: str) -> Iterator[Record]:
+    """``number`` generated events of 5,000 guests, a millisecond apart."""
+    for n in range(number):
+        guest = f"guest-{n % 5000}"
+        event = {
+            "ref": f"{prefix}-{n}",
+            "guestRef": guest,
+            "type": ("VIEW", "VIEW", "SEARCH", "ADD", "CHECKOUT")[n % 5],
+            "channel": ("WEB", "MOBILE", "EMAIL")[n % 3],
+            "page": f"/p/{n % 997}",
+            "createdAt": timestamp(begin + timedelta(milliseconds=n)),
+        }
+        yield Record(EVENT, guest.encode(), encode(envelope("bench", f"{prefix}-{n}", event)))
+
+
+def write_events(settings: Settings, number: int) -> None:
+    with ChangelogProducer(settings) as producer:
+        for record in events(number, datetime(2020, 1, 1, tzinfo=UTC), "b"):
+            producer.send(record)
+
+
+def timed(work: Callable[[], Any]) -> float:
+    began = time.monotonic()
+    work()
+    return time.monotonic() - began
+
+
+def await_(condition: Callable[[], bool], seconds: float = 600) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"not within {seconds:.0f} s")
+        time.sleep(0.1)
+
+
+def consume(settings: Settings, use: Callable[[bytes], None]) -> int:
+    """Read all events from the beginning with a plain consumer. Returns how many."""
+    ends = end_offsets(settings)[EVENT]
+    consumer = Consumer({"bootstrap.servers": settings.kafka.bootstrap, "group.id": "bench", "log_level": 3})
+    consumer.assign([TopicPartition(EVENT, partition, 0) for partition in ends])
+    wanted, read = sum(ends.values()), 0
+    while read < wanted:
+        for message in consumer.consume(5000, 1.0):
+            value = message.value()
+            use(value if isinstance(value, bytes) else b"")
+            read += 1
+    consumer.close()
+    return read
+
+
+def fold_in_python(settings: Settings) -> dict[tuple[str, str, str], int]:
+    """The peer of the speed layer: events by minute, type and channel, in a dict."""
+    groups: dict[tuple[str, str, str], int] = defaultdict(int)
+
+    def add(value: bytes) -> None:
+        current = orjson.loads(value)["current"]
+        groups[current["createdAt"][:16], current["type"], current["channel"]] += 1
+
+    consume(settings, add)
+    return groups
+
+
+def archived(settings: Settings) -> Vector:
+    with ops.connect(settings) as connection:
+        row = connection.execute("SELECT detail -> 'committed' AS c FROM services WHERE name = 'archiver'").fetchone()
+    return from_json(row["c"]) if row and row["c"] else {}
+
+
+def freshness(settings: Settings, rate: int, seconds: int) -> tuple[list[float], list[float]]:
+    """Seconds from Kafka's acknowledgement of a probe to its being seen: through Trino, and by a plain consumer.
+
+    A probe is an event of a minute of its own, twice a second, among ``rate`` events a second. Asking goes on with
+    pauses of 50 ms; a probe counts as seen when the answer that shows it has arrived.
+    """
+    acknowledged: dict[int, float] = {}
+    served: dict[int, float] = {}
+    consumed: dict[int, float] = {}
+    over = threading.Event()
+
+    def write() -> None:
+        with ChangelogProducer(settings, rate) as producer:
+            for record in events(rate * seconds, datetime.now(UTC), f"load-{time.time()}"):
+                producer.send(record)
+
+    def probe() -> None:
+        with ChangelogProducer(settings) as producer:
+            for n in range(seconds * 2):
+                minute = timestamp(PROBES_BEGIN + timedelta(minutes=n))
+                event = {"ref": f"p{n}", "guestRef": "probe", "type": "VIEW", "channel": "WEB", "createdAt": minute}
+                producer.send(Record(EVENT, b"probe", encode(envelope("probe", f"p{n}", event))))
+                producer.flush()
+                acknowledged[n] = time.monotonic()
+                over.wait(0.5)
+
+    def watch() -> None:
+        ends = end_offsets(settings)[EVENT]
+        consumer = Consumer({"bootstrap.servers": settings.kafka.bootstrap, "group.id": "bench-w", "log_level": 3})
+        consumer.assign([TopicPartition(EVENT, partition, end) for partition, end in ends.items()])
+        while not over.is_set():
+            for message in consumer.consume(1000, 0.1):
+                if message.key() == b"probe":
+                    consumed[len(consumed)] = time.monotonic()
+        consumer.close()
+
+    threads = [threading.Thread(target=work) for work in (write, probe, watch)]
+    for thread in threads:
+        thread.start()
+    lake = trino.connect(settings)
+    while len(served) < seconds * 2:
+        _, rows = trino.execute(lake, "SELECT minute FROM serving.traffic WHERE minute < TIMESTAMP '2001-01-01 UTC'")
+        now = time.monotonic()
+        for (minute,) in rows:
+            served.setdefault(round((minute - PROBES_BEGIN).total_seconds() / 60), now)
+        time.sleep(0.05)
+    over.set()
+    for thread in threads:
+        thread.join()
+    warm = [n for n in acknowledged if n >= 10]  # the first five seconds are the engines' own warming up
+    return (
+        [served[n] - acknowledged[n] for n in warm],
+        [max(0.0, consumed[n] - acknowledged[n]) for n in warm if n in consumed],
+    )
+
+
+def build_in_duckdb(settings: Settings) -> float:
+    """The peer of a full build: DuckDB, two threads, over the same Parquet files, copied to local disk first."""
+    files = trino.execute(trino.connect(settings), 'SELECT file_path FROM archive."event$files"')[1]
+    with tempfile.TemporaryDirectory() as directory:
+        client = s3_client(settings.s3)
+        for n, (path,) in enumerate(files):
+            bucket, key = path.removeprefix("s3://").split("/", 1)
+            client.download_file(bucket, key, f"{directory}/{n}.parquet")
+        connection = duckdb.connect(config={"threads": 2})
+        sql = (
+            "SELECT date_trunc('minute', current.created_at), current.type, current.channel, count(*) "
+            f"FROM read_parquet('{directory}/*.parquet') WHERE kind = 'change' GROUP BY 1, 2, 3"
+        )
+        return timed(lambda: connection.sql(sql).fetchall())
+
+
+def quantile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def measure(settings: Settings, number: int, seconds: int, say: Callable[[str], None]) -> list[Row]:
+    """All figures: (what, platform, peer)."""
+    rows: list[Row] = []
+
+    def row(what: str, mine: str, peer: str) -> None:
+        say(f"{what}: {mine}; peer: {peer}")
+        rows.append((what, mine, peer))
+
+    for name in ("speed", "archiver"):
+        supervise.proxy(settings).stopProcess(name, True)
+    took = timed(lambda: write_events(settings, number))
+    rate = f"{number / took:,.0f} records/s"
+    row(f"write {number:,} events to Kafka", rate, "-")
+
+    counting = number / timed(lambda: consume(settings, lambda _: None))
+    ends = end_offsets(settings)
+    supervise.start_service(settings, "archiver")
+    await_(lambda: platform_state(settings, "archiver") == "running")
+    took = timed(lambda: await_(lambda: covers(archived(settings), ends)))
+    row("archiver", f"{number / took:,.0f} records/s", f"{counting:,.0f} (a consumer that only counts)")
+
+    report: dict[str, Any] = {}
+    took = timed(lambda: report.update(spark_job("batch.ingest", [], "ingest")))
+    inside = f"{number / report['seconds']:,.0f} records/s; {number / took:,.0f} with the start of Spark"
+    row("ingest", inside, f"{counting:,.0f} (a consumer that only counts)")
+
+    folding = number / timed(lambda: fold_in_python(settings))
+    supervise.start_service(settings, "speed")
+    await_(lambda: platform_state(settings, "speed") == "running")
+    took = timed(lambda: await_(lambda: covers(covered(settings), ends)))
+    row("speed layer, catching up", f"{number / took:,.0f} records/s", f"{folding:,.0f} (a Python dict)")
+
+    run: dict[str, Any] = {}
+    took = timed(lambda: run.update(spark_job("batch.run", ["--full"], "batch")))
+    duck = build_in_duckdb(settings)
+    mine = f"{run['run']['seconds']} s; {took:.1f} s with ingest and the start of Spark"
+    row("full build of all views", mine, f"{duck:.2f} s (DuckDB, traffic alone, local files)")
+    publication.publish(settings, run["run"]["run_id"])
+
+    served, consumed = freshness(settings, 2000, seconds)
+    peer = f"p50 {statistics.median(consumed):.2f} s, p99 {quantile(consumed, 0.99):.2f} s (a plain consumer)"
+    mine = f"p50 {statistics.median(served):.2f} s, p99 {quantile(served, 0.99):.2f} s of {len(served)} probes"
+    row("freshness at 2,000 events/s, acknowledged → seen through Trino", mine, peer)
+    return rows
+
+
+def platform_state(settings: Settings, name: str) -> str:
+    """What a service said of itself in the last seconds."""
+    with ops.connect(settings) as connection:
+        found = connection.execute(
+            "SELECT state FROM services WHERE name = %s AND pid = %s AND updated_at > now() - interval '10 s'",
+            (name, supervise.states(settings)[name]["pid"]),
+        ).fetchone()
+    return found["state"] if found else ""
+
+
+def main() -> None:
+    """Measure on a fresh platform in a temporary home, and end it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=500_000, help="for the throughput figures")
+    parser.add_argument("--seconds", type=int, default=60, help="how long freshness is measured")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    console = Console(stderr=True)
+    with tempfile.TemporaryDirectory(prefix="anabranch-bench-") as directory:
+        os.environ["ANABRANCH_HOME"] = str(Path(directory) / "home")
+        try:
+            settings = platform.up(console.print)
+            rows = measure(settings, arguments.events, arguments.seconds, console.print)
+        finally:
+            platform.down(console.print)
+    if arguments.json:
+        print(json.dumps([dict(zip(("what", "platform", "peer"), row, strict=True)) for row in rows]))
+        return
+    table = Table("what", "platform", "peer")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=150).print(table)
+
+
+if __name__ == "__main__":
+    main()
