@@ -34,8 +34,10 @@ lint: setup ## format, lint and types
 	$(RUN) ruff check .
 	$(RUN) mypy
 
-test: lint ## everything: lint, unit, property and integration tests on the real services
-	$(RUN) pytest
+test: lint ## everything: lint, unit and property tests, then the tests on the real services
+	$(RUN) pytest -m "unit or property"
+	$(RUN) pytest -m integration
+	$(RUN) pytest -m faults
 
 unit: setup ## tests without services
 	$(RUN) pytest -m unit

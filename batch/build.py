@@ -3,7 +3,7 @@
 ``spark-submit batch/build.py [--full] [--view V …]`` or ``anabranch batch``. Folds exactly the archived changes below
 the start of an epoch: from nothing (full), or only those since what is served (incremental). It writes on branches that
 nobody reads, tags them, and notes the run; publication is another step. Killed at any point it leaves nothing that
-counts, and a second call with the same run id replaces what the first one left.
+counts; a second call with the same run id makes the branches anew.
 """
 
 import argparse

@@ -43,11 +43,17 @@ def epoch_range(checkpoint: Path, epoch: int, start: Vector) -> tuple[Vector, Ve
 
 
 def position_rows(spark: SparkSession, fold: Fold, start: Vector, end: Vector) -> DataFrame:
-    """One contribution to the journal for each topic-partition, with its start and end; the other slots are missing."""
+    """One contribution to the journal for each topic-partition: its start, its end, and counts of nothing.
+
+    So a partition in which nothing happened has its row too. The other slots are missing.
+    """
     place = fold.places(JOURNAL.name)
-    names = ["view", *(place[name] for name in ("topic", "kafka_partition", "start_offset", "end_offset"))]
+    counts = [state.field.name for state in JOURNAL.states if state.reducer == "sum"]
+    fields = ["topic", "kafka_partition", "start_offset", "end_offset", *counts]
+    names = ["view", *(place[name] for name in fields)]
+    nothing = ", 0L" * len(counts)
     values = ", ".join(
-        f"('{JOURNAL.name}', '{topic}', {partition}, {start[topic][partition]}L, {offset}L)"
+        f"('{JOURNAL.name}', '{topic}', {partition}, {start[topic][partition]}L, {offset}L{nothing})"
         for topic, partitions in end.items()
         for partition, offset in partitions.items()
     )
