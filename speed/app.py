@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from changelog.topics import check_topics
 from runtime import faults
-from runtime.errors import TerminalError
+from runtime.errors import ContractError, TerminalError
 from runtime.heartbeat import Heartbeat
 from runtime.ops import connect
 from runtime.settings import Settings
@@ -85,7 +85,8 @@ def run(settings: Settings, heartbeat: Heartbeat) -> int:
     with connect(settings) as ops:
         generation = resume(settings, ops, PIPELINE, lambda number: _has_epochs(spark, number))
     log.info("pipeline %s, generation %d, code %s", PIPELINE, generation.number, generation.code_version)
-    query = start(spark, settings, generation, fold)
+    failures: list[ContractError] = []
+    query = start(spark, settings, generation, fold, failures)
     checked = time.monotonic()
     try:
         while not stopping and not query.awaitTermination(1):
@@ -95,7 +96,7 @@ def run(settings: Settings, heartbeat: Heartbeat) -> int:
                 checked = time.monotonic()
     except StreamingQueryException as error:
         heartbeat.beat("failed", {"error": str(error)[:2000]})
-        raise
+        raise (failures[0] if failures else error) from error
     heartbeat.beat("stopping", _detail(generation, query))
     while (
         query.isActive and query.status["isTriggerActive"] and query.status["message"] != "Waiting for data to arrive"
@@ -107,15 +108,21 @@ def run(settings: Settings, heartbeat: Heartbeat) -> int:
     return 0
 
 
-def start(spark: SparkSession, settings: Settings, generation: Generation, fold: Fold) -> StreamingQuery:
-    """Start the streaming query of one generation."""
+def start(
+    spark: SparkSession, settings: Settings, generation: Generation, fold: Fold, failures: list[ContractError]
+) -> StreamingQuery:
+    """Start the streaming query of one generation. ``failures`` receives what Spark would wrap beyond recognition."""
     checkpoint = generation.checkpoint(settings)
     structs = fold.structs()
     table = table_name(generation.pipeline)
 
     def commit(batch: DataFrame, epoch: int) -> None:
         """Write everything that epoch ``epoch`` produces, in one commit that replaces what it wrote before."""
-        start, end = epoch_range(checkpoint, epoch, generation.start)
+        try:
+            start, end = epoch_range(checkpoint, epoch, generation.start)
+        except ContractError as error:
+            failures.append(error)
+            raise
         rows = batch.unionByName(position_rows(batch.sparkSession, fold, start, end), allowMissingColumns=True)
         produced = (
             fold.reduced(rows)

@@ -6,7 +6,6 @@ The tests share one platform and go on where the one before left off, so what on
 import json
 import os
 import signal
-import subprocess
 
 import psutil
 import pytest
@@ -15,6 +14,7 @@ from changelog.archive.secor import read_object
 from changelog.archive.store import ArchiveStore
 from changelog.topics import end_offsets
 from infra import supervise
+from infra.home import Ports, port_is_free
 from runtime import ops
 from runtime.settings import Settings
 from tests.services import assert_exact, expected, feed, query, run, served, shop, start, status, until
@@ -163,8 +163,7 @@ def test_down_leaves_no_process_and_up_goes_on(platform: Settings) -> None:
     run("down")
     run("down")
     assert supervise.leftovers(platform) == []
-    listening = subprocess.run(["ss", "-Htln"], capture_output=True, text=True, check=True).stdout
-    assert str(platform.port_base) not in listening
+    assert all(port_is_free(port) for port in Ports(platform.port_base).all())
     run("up")
     assert served(platform).difference(before) == ""
     feed(platform, shop(90, 300))

@@ -1,0 +1,41 @@
+"""Offsets as ranges: the same set, whatever the order in which offsets come."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch.holes import Hole, find, lost
+from batch.ranges import Ranges, gaps
+
+pytestmark = pytest.mark.unit
+
+OFFSETS = st.lists(st.integers(0, 40), max_size=60)
+
+
+@given(OFFSETS)
+def test_an_offset_is_new_once_and_ranges_are_the_set_without_gaps(offsets: list[int]) -> None:
+    ranges, seen = Ranges(), set[int]()
+    for offset in offsets:
+        assert ranges.add(offset) == (offset not in seen)
+        seen.add(offset)
+        assert {o for first, last in ranges.ranges for o in range(first, last + 1)} == seen
+        assert all(after[0] > before[1] + 1 for before, after in zip(ranges.ranges, ranges.ranges[1:], strict=False))
+
+
+@given(OFFSETS, st.integers(0, 45))
+def test_gaps_and_ranges_together_are_everything_up_to_the_end(offsets: list[int], start: int) -> None:
+    ranges = Ranges()
+    for offset in offsets:
+        ranges.add(offset)
+    missing = {o for first, last in gaps(reversed(ranges.ranges), start) for o in range(first, last + 1)}
+    assert missing == set(range(start, max(offsets, default=-1) + 1)) - set(offsets)
+
+
+def test_holes_are_counted_from_the_archived_position_of_their_own_partition() -> None:
+    stretches = {("t", 0): [(5, 9), (12, 20)], ("t", 1): [(3, 4)]}
+    assert find(stretches, {"t": {0: 4, 1: 3}}) == [Hole("t", 0, 4, 4), Hole("t", 0, 10, 11)]
+
+
+def test_lost_is_what_lies_before_the_beginning_of_the_log() -> None:
+    holes = [Hole("t", 0, 4, 9), Hole("t", 1, 7, 8)]
+    assert lost(holes, {"t": {0: 6, 1: 7}}) == [Hole("t", 0, 4, 5)]

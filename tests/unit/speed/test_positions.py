@@ -1,0 +1,49 @@
+"""Where an epoch starts and ends, as Spark wrote it down."""
+
+from pathlib import Path
+
+import pytest
+
+from runtime.errors import ContractError
+from speed.positions import epoch_end, epoch_range
+
+pytestmark = pytest.mark.unit
+
+TIMES = '{"batchWatermarkMs":1000,"batchTimestampMs":5000,"conf":{}}'
+
+
+def note(checkpoint: Path, epoch: int, *lines: str) -> None:
+    path = checkpoint / "offsets" / str(epoch)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines))
+
+
+def test_an_epoch_ends_where_spark_says_and_starts_where_the_one_before_ended(tmp_path: Path) -> None:
+    note(tmp_path, 0, "v1", TIMES, '{"t":{"0":7,"1":0}}')
+    note(tmp_path, 1, "v1", TIMES, '{"t":{"0":9,"1":0}}')
+    begin = {"t": {0: 2, 1: 0}}
+    assert epoch_range(tmp_path, 0, begin) == (begin, {"t": {0: 7, 1: 0}})
+    assert epoch_range(tmp_path, 1, begin) == ({"t": {0: 7, 1: 0}}, {"t": {0: 9, 1: 0}})
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [("v2", TIMES, "{}"), ("v1", TIMES), ("v1", "{}", "{}"), ("v1", TIMES, "{}", "{}"), ("v1", "not json", "{}")],
+)
+def test_another_form_of_the_log_stops_the_application_with_the_remedy(tmp_path: Path, lines: tuple[str, ...]) -> None:
+    note(tmp_path, 3, *lines)
+    with pytest.raises(ContractError, match=r"epoch 3 .*anabranch generation new"):
+        epoch_end(tmp_path, 3)
+
+
+def test_an_epoch_that_is_not_noted_stops_the_application(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="epoch 4"):
+        epoch_end(tmp_path, 4)
+
+
+@pytest.mark.parametrize("watermark", [5000, 6000])
+def test_a_clock_that_went_back_beyond_the_horizon_stops_the_application(tmp_path: Path, watermark: int) -> None:
+    """Duplicate detection would take every record of the epoch for late."""
+    note(tmp_path, 0, "v1", TIMES.replace("1000", str(watermark)), '{"t":{"0":7}}')
+    with pytest.raises(ContractError, match="clock"):
+        epoch_end(tmp_path, 0)
