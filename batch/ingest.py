@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import reduce
 
 from py4j.protocol import Py4JJavaError
@@ -22,13 +22,14 @@ from pyspark.sql.window import Window
 from batch.archive_table import EMPTY, archive_name, ends, ensure_archives, positions, snapshots_now
 from batch.holes import Hole, Stretches, find, look_up, lost, stretches_of
 from batch.raw import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
+from batch.report import Report, complain
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE
 from changelog.positions import Vector, to_json
 from changelog.topics import check_topics, start_offsets, topic_ids
 from changelog.typed import entity_columns, typed
 from runtime import faults
-from runtime.errors import AnabranchError, ArchiveError, ConflictError, HoleError
+from runtime.errors import AnabranchError, ConflictError
 from runtime.ops import Connection, connect
 from runtime.settings import ENTITIES, Settings, topic_of
 from runtime.spark import session
@@ -40,19 +41,6 @@ IDENTITY = ["topic", "key", "service_name", "identifier"]
 ATTEMPTS = 5
 
 BATCH_CONF = {"spark.sql.shuffle.partitions": "4", "spark.driver.maxResultSize": "1g"}
-
-
-@dataclass
-class Report:
-    """What an ingest did: records by kind, holes mended from Kafka, proven empty and lost, alarms, seconds."""
-
-    records: dict[str, int] = field(default_factory=dict)
-    objects: int = 0
-    mended: int = 0
-    lost: list[str] = field(default_factory=list)
-    alarms: list[str] = field(default_factory=list)
-    archived: dict[str, dict[str, int]] = field(default_factory=dict)
-    seconds: float = 0.0
 
 
 def ingest(spark: SparkSession, settings: Settings, accept: tuple[Hole, ...] = ()) -> Report:
@@ -338,21 +326,6 @@ def main(argv: list[str] | None = None) -> int:
     finally:
         spark.stop()
     return 0
-
-
-def complain(report: Report) -> None:
-    """Raise HoleError or ArchiveError for what an ingest could not bring in; everything else is in the tables."""
-    if report.lost:
-        accept = " ".join(f"--accept-hole {hole}" for hole in report.lost)
-        raise HoleError(
-            f"missing from the archive, and Kafka no longer has them: {', '.join(report.lost)}. Restore their objects "
-            f"and run this again, or declare them lost: anabranch batch {accept}"
-        )
-    if report.alarms:
-        raise ArchiveError(
-            "objects that cannot be read (what they held is taken from Kafka once a later object shows the gap): "
-            + "; ".join(report.alarms)
-        )
 
 
 def parse_hole(text: str) -> Hole:

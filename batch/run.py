@@ -8,7 +8,8 @@ import time
 from dataclasses import asdict
 
 from batch.build import build
-from batch.ingest import BATCH_CONF, complain, ingest, parse_hole
+from batch.ingest import BATCH_CONF, ingest, parse_hole
+from batch.report import EXIT_INCOMPLETE, complain
 from changelog.positions import Vector, covers, from_json
 from changelog.topics import end_offsets
 from runtime import ops
@@ -17,9 +18,6 @@ from runtime.settings import Settings
 from runtime.spark import session
 
 log = logging.getLogger("batch")
-
-EXIT_INCOMPLETE = 3
-"""The run is built and right as far as it goes, but objects are damaged or missing: somebody has to look."""
 
 
 def main(argv: list[str] | None = None) -> int:

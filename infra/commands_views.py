@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from batch.ingest import Report, complain
-from batch.run import EXIT_INCOMPLETE
+from batch.report import EXIT_INCOMPLETE, Report, complain
 from changelog.positions import to_json
 from infra import supervise
 from runtime import ops, trino

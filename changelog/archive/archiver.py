@@ -85,7 +85,9 @@ class Archiver:
     def run(self, heartbeat: Heartbeat) -> None:
         """Consume, rotate, store, commit, until stopped; then store and commit what is held and leave the group."""
         self._check_contract()
-        self._consumer.subscribe(list(self._settings.topics), on_revoke=self._drop, on_lost=self._drop)
+        self._consumer.subscribe(
+            list(self._settings.topics), on_assign=self._adopt, on_revoke=self._drop, on_lost=self._drop
+        )
         checked = time.monotonic()
         try:
             while not self._stopping:
@@ -140,6 +142,12 @@ class Archiver:
     def _is_due(self, batch: Batch) -> bool:
         limits = self._settings.archiver
         return batch.size >= limits.max_bytes or time.monotonic() - batch.began >= limits.max_age_seconds
+
+    def _adopt(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        """Note what was committed of the partitions in earlier lives, so that it is told from the beginning."""
+        for place in consumer.committed(partitions, timeout=30):
+            if place.offset >= 0:
+                self._committed.setdefault(place.topic, {})[str(place.partition)] = place.offset
 
     def _drop(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Partitions that go to another member: it reads again what was not committed."""

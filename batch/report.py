@@ -1,0 +1,37 @@
+"""What an ingest says of itself, to people and to machines."""
+
+from dataclasses import dataclass, field
+
+from runtime.errors import ArchiveError, HoleError
+
+EXIT_INCOMPLETE = 3
+"""Exit status of a batch run that is built and right as far as it goes, while objects are damaged or missing: somebody
+has to look."""
+
+
+@dataclass
+class Report:
+    """What an ingest did: records by kind, holes mended from Kafka, proven empty and lost, alarms, seconds."""
+
+    records: dict[str, int] = field(default_factory=dict)
+    objects: int = 0
+    mended: int = 0
+    lost: list[str] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
+    archived: dict[str, dict[str, int]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def complain(report: Report) -> None:
+    """Raise HoleError or ArchiveError for what an ingest could not bring in; everything else is in the tables."""
+    if report.lost:
+        accept = " ".join(f"--accept-hole {hole}" for hole in report.lost)
+        raise HoleError(
+            f"missing from the archive, and Kafka no longer has them: {', '.join(report.lost)}. Restore their objects "
+            f"and run this again, or declare them lost: anabranch batch {accept}"
+        )
+    if report.alarms:
+        raise ArchiveError(
+            "objects that cannot be read (what they held is taken from Kafka once a later object shows the gap): "
+            + "; ".join(report.alarms)
+        )
