@@ -27,7 +27,7 @@ def session(settings: Settings, name: str, driver_memory: str, extra: Mapping[st
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",
+        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:+UseParallelGC",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -64,4 +64,5 @@ def lake_catalog(settings: Settings) -> dict[str, str]:
         ".s3.secret-access-key": settings.s3.secret_key.get_secret_value(),
         ".client.region": settings.s3.region,
         ".cache-enabled": "false",
+        ".io.manifest.cache-enabled": "true",  # manifests never change
     }

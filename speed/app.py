@@ -158,7 +158,7 @@ def _detail(generation: Generation, query: StreamingQuery) -> dict[str, object]:
         "pipeline": generation.pipeline,
         "generation": generation.number,
         "epoch": progress.batchId if progress else None,
-        "epoch_ms": progress.batchDuration if progress else None,
+        "epoch_ms": progress.durationMs if progress else None,
         "rows_per_second": progress.processedRowsPerSecond if progress else None,
     }
 

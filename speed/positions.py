@@ -57,4 +57,4 @@ def position_rows(spark: SparkSession, fold: Fold, start: Vector, end: Vector) -
         for topic, partitions in end.items()
         for partition, offset in partitions.items()
     )
-    return spark.sql(f"SELECT * FROM VALUES {values} AS position({', '.join(names)})")
+    return spark.sql(f"SELECT * FROM VALUES {values} AS position({', '.join(names)})").coalesce(1)
