@@ -24,10 +24,10 @@ from batch.boundary import Boundary, choose
 from batch.ingest import BATCH_CONF
 from changelog.positions import Vector, covers, from_json, to_json
 from runtime import faults
-from runtime.errors import AnabranchError, TransientError
+from runtime.errors import TransientError
 from runtime.ops import Connection, connect
 from runtime.settings import Settings, topic_of
-from runtime.spark import session
+from runtime.spark import job
 from runtime.version import code_version
 from views.algebra import View
 from views.fold import Fold, combine, weighted
@@ -82,14 +82,12 @@ def build(
                 "no epoch of the speed layer is warm and wholly archived yet; wait for the archiver "
                 "(anabranch status) and run this again"
             )
-        _note(ops, run_id, "full" if full else "incremental", boundary, pipeline, "building", {})
+        bases = {view.name: None if full else _served(ops, view, boundary) for view in targets}
+        kind = "incremental" if any(bases.values()) else "full"
+        run = Run(run_id, kind, pipeline, boundary.generation, boundary.epoch, to_json(boundary.vector))
+        _note(ops, run_id, kind, boundary, pipeline, "building", {})
         for view in targets:
             ensure_batch_table(spark, view)
-        bases = {view.name: None if full else _served(ops, view, boundary) for view in targets}
-        run = Run(
-            run_id, "full" if full else "incremental", pipeline, boundary.generation, boundary.epoch,
-            to_json(boundary.vector),
-        )  # fmt: skip
         for start, group in _by_start(targets, bases, boundary):
             _fold_group(spark, run, snapshots, start, boundary, group, bases)
         run.seconds = round(time.monotonic() - began, 3)
@@ -215,18 +213,14 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pipeline", default="main")
     parser.add_argument("--run-id", help="name of the run; the same name again replaces it")
     arguments = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = Settings()
-    spark = session(settings, "anabranch-build", settings.batch.driver_memory, BATCH_CONF)
-    try:
+
+    def work(spark: SparkSession) -> int:
         run = build(spark, settings, arguments.pipeline, arguments.full, arguments.view, arguments.run_id)
         print(json.dumps(asdict(run)))
-    except AnabranchError as error:
-        log.error("%s", error)
-        return 1
-    finally:
-        spark.stop()
-    return 0
+        return 0
+
+    return job(settings, "build", BATCH_CONF, work)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from batch.ranges import gaps
-from changelog.classify import CLASSIFIED_DDL, classify
+from changelog.archive.ranges import gaps
+from changelog.classify import CLASSIFIED_DDL, FROM_KAFKA, classify
 from changelog.positions import Vector
 from runtime.settings import Settings
 
@@ -72,14 +72,7 @@ def look_up(spark: SparkSession, settings: Settings, holes: list[Hole], log_star
             .option("startingOffsets", json.dumps({hole.topic: {str(hole.partition): first}}))
             .option("endingOffsets", json.dumps({hole.topic: {str(hole.partition): hole.last + 1}}))
             .load()
-            .selectExpr(
-                "topic",
-                "partition AS kafka_partition",
-                "offset AS kafka_offset",
-                "timestamp AS append_time",
-                "key",
-                "value",
-            )
+            .selectExpr(*FROM_KAFKA)
             .mapInArrow(classify, CLASSIFIED_DDL)
         )
         frame = kafka if frame is None else frame.unionByName(kafka)

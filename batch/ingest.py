@@ -21,18 +21,18 @@ from pyspark.sql.window import Window
 
 from batch.archive_table import EMPTY, archive_name, ends, ensure_archives, positions, snapshots_now
 from batch.holes import Hole, Stretches, find, look_up, lost, stretches_of
-from batch.raw import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
 from batch.report import Report, complain
+from changelog.archive.objects import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE
 from changelog.positions import Vector, to_json
 from changelog.topics import check_topics, start_offsets, topic_ids
 from changelog.typed import entity_columns, typed
 from runtime import faults
-from runtime.errors import AnabranchError, ConflictError
+from runtime.errors import ConflictError
 from runtime.ops import Connection, connect
 from runtime.settings import ENTITIES, Settings, topic_of
-from runtime.spark import session
+from runtime.spark import job
 
 log = logging.getLogger("ingest")
 
@@ -313,19 +313,15 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="ingest", description=__doc__)
     parser.add_argument("--accept-hole", action="append", default=[], metavar="TOPIC/PARTITION/FIRST-LAST")
     arguments = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = Settings()
-    spark = session(settings, "anabranch-ingest", settings.batch.driver_memory, BATCH_CONF)
-    try:
+
+    def work(spark: SparkSession) -> int:
         report = ingest(spark, settings, tuple(parse_hole(text) for text in arguments.accept_hole))
         print(json.dumps(asdict(report)))
         complain(report)
-    except AnabranchError as error:
-        log.error("%s", error)
-        return 1
-    finally:
-        spark.stop()
-    return 0
+        return 0
+
+    return job(settings, "ingest", BATCH_CONF, work)
 
 
 def parse_hole(text: str) -> Hole:

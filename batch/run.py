@@ -7,15 +7,17 @@ import sys
 import time
 from dataclasses import asdict
 
+from pyspark.sql import SparkSession
+
 from batch.build import build
 from batch.ingest import BATCH_CONF, ingest, parse_hole
 from batch.report import EXIT_INCOMPLETE, complain
 from changelog.positions import Vector, covers, from_json
 from changelog.topics import end_offsets
 from runtime import ops
-from runtime.errors import AnabranchError, ArchiveError, HoleError
+from runtime.errors import ArchiveError, HoleError
 from runtime.settings import Settings
-from runtime.spark import session
+from runtime.spark import job
 
 log = logging.getLogger("batch")
 
@@ -33,25 +35,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--accept-hole", action="append", default=[])
     parser.add_argument("--patience", type=float, default=90)
     arguments = parser.parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = Settings()
     ends = end_offsets(settings)
-    spark = session(settings, "anabranch-batch", settings.batch.driver_memory, BATCH_CONF)
-    try:
+
+    def work(spark: SparkSession) -> int:
         wait_for_archiver(settings, ends, arguments.patience)
         report = ingest(spark, settings, tuple(parse_hole(text) for text in arguments.accept_hole))
         run = build(spark, settings, "main", arguments.full, arguments.view, arguments.run_id)
         print(json.dumps({"ingest": asdict(report), "run": asdict(run)}))
         complain(report)
-    except (HoleError, ArchiveError) as error:
-        log.error("%s", error)
-        return EXIT_INCOMPLETE
-    except AnabranchError as error:
-        log.error("%s", error)
-        return 1
-    finally:
-        spark.stop()
-    return 0
+        return 0
+
+    return job(
+        settings, "batch", BATCH_CONF, work, statuses={HoleError: EXIT_INCOMPLETE, ArchiveError: EXIT_INCOMPLETE}
+    )
 
 
 def wait_for_archiver(settings: Settings, ends: Vector, patience: float) -> bool:

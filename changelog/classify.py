@@ -25,6 +25,16 @@ RECORD = pa.schema(
 
 RECORD_DDL = "topic string, kafka_partition int, kafka_offset bigint, append_time timestamp, key binary, value binary"
 
+FROM_KAFKA = (
+    "topic",
+    "partition AS kafka_partition",
+    "offset AS kafka_offset",
+    "timestamp AS append_time",
+    "key",
+    "value",
+)
+"""``selectExpr`` that makes ``RECORD_DDL`` of what Spark's Kafka source gives."""
+
 CLASSIFIED_DDL = RECORD_DDL + ", kind string, reason string, service_name string, identifier string"
 """``reason`` is there for bad records, ``service_name`` and ``identifier`` for changes."""
 

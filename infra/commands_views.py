@@ -217,7 +217,10 @@ def spark_job(module: str, options: list[str], what: str, good: tuple[int, ...] 
         )
     if done.returncode not in good:
         lines = [line for line in log.read_text().splitlines() if line.strip()]
-        said = [line.split(" ERROR ", 1)[1] for line in lines if " ERROR " in line and "main" not in line.split()[:4]]
+        ours = (
+            line.partition(" ERROR ")[2] for line in lines if line.startswith("20")
+        )  # Spark's years have two digits
+        said = [text.partition(" ")[2] for text in ours if text]
         raise TerminalError(
             f"{what} failed (exit status {done.returncode}): {said[-1] if said else lines[-1] if lines else ''}\n"
             f"  its log: {log}"

@@ -1,11 +1,13 @@
 """One way to make a Spark session: the lake's catalog, the locked jars, UTC, and secrets that no process list shows."""
 
+import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from pyspark.sql import SparkSession
 
+from runtime.errors import AnabranchError
 from runtime.settings import Settings
 
 CATALOG = "lake"
@@ -45,6 +47,29 @@ def session(settings: Settings, name: str, driver_memory: str, extra: Mapping[st
     for key, value in lake_catalog(settings).items():
         spark.conf.set(f"spark.sql.catalog.{CATALOG}{key}", value)
     return spark
+
+
+def job(
+    settings: Settings,
+    name: str,
+    conf: Mapping[str, str],
+    work: Callable[[SparkSession], int],
+    failed: int = 1,
+    statuses: Mapping[type[AnabranchError], int] | None = None,
+) -> int:
+    """Run ``work`` as a Spark application of the batch layer and return the process's exit status.
+
+    What ``work`` returns is the status; an error of ours goes to the log and is ``failed``, or what ``statuses`` says.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    spark = session(settings, f"anabranch-{name}", settings.batch.driver_memory, conf)
+    try:
+        return work(spark)
+    except AnabranchError as error:
+        logging.getLogger(name).error("%s", error)
+        return (statuses or {}).get(type(error), failed)
+    finally:
+        spark.stop()
 
 
 def lake_catalog(settings: Settings) -> dict[str, str]:

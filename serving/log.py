@@ -1,17 +1,15 @@
 """The log read anew, independent of the tables: from Kafka, and below what Kafka still has from the raw objects."""
 
 import json
-from collections.abc import Iterable, Iterator
 from functools import reduce
 
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from changelog.archive.secor import read_object
+from changelog.archive.objects import ABOUT, RawObject, read_objects
 from changelog.archive.store import ArchiveStore
-from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE, RECORD, RECORD_DDL, classify
+from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE, FROM_KAFKA, classify
 from changelog.positions import Vector
 from changelog.topics import start_offsets
 from changelog.typed import typed
@@ -58,41 +56,22 @@ def _from_kafka(spark: SparkSession, settings: Settings, starts: Vector, cut: Ve
         .option("endingOffsets", json.dumps(ends))
         .load()
     )
-    return kafka.selectExpr(
-        "topic", "partition AS kafka_partition", "offset AS kafka_offset", "timestamp AS append_time", "key", "value"
-    ).mapInArrow(classify, CLASSIFIED_DDL)
+    return kafka.selectExpr(*FROM_KAFKA).mapInArrow(classify, CLASSIFIED_DDL)
 
 
 def _from_objects(spark: SparkSession, s3: ObjectStore, starts: Vector, cut: Vector) -> DataFrame:
-    """Records below Kafka's beginning, each offset once."""
-    store = ArchiveStore(s3)
+    """Records below Kafka's beginning, each offset once. What a damaged object held is missing here."""
     objects = [
-        (topic, item.partition, item.key)
+        RawObject(topic, item.partition, item.key, item.etag)
         for topic, partitions in cut.items()
-        for item in store.list_objects(topic)
+        for item in ArchiveStore(s3).list_objects(topic)
         if item.partition in partitions
     ]
-    frame = spark.createDataFrame(objects, "topic string, kafka_partition int, object string")
-
-    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        archive = ArchiveStore(s3)
-        for batch in batches:
-            for row in batch.to_pylist():
-                topic, partition = row["topic"], row["kafka_partition"]
-                end = min(starts[topic][partition], cut[topic][partition])
-                rows = [
-                    {
-                        "topic": topic,
-                        "kafka_partition": partition,
-                        "kafka_offset": record.offset,
-                        "append_time": record.timestamp_ms * 1000,
-                        "key": record.key,
-                        "value": record.value or None,
-                    }
-                    for record in read_object(archive.get(row["object"]), row["object"])
-                    if record.offset < end
-                ]
-                yield pa.RecordBatch.from_pylist(rows, schema=RECORD)
-
-    records = frame.repartition(spark.sparkContext.defaultParallelism).mapInArrow(read, RECORD_DDL)
-    return records.dropDuplicates(["topic", "kafka_partition", "kafka_offset"]).mapInArrow(classify, CLASSIFIED_DDL)
+    beginning: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in cut.items()}
+    below = " OR ".join(
+        f"(topic = '{topic}' AND kafka_partition = {partition} AND kafka_offset < {min(end, starts[topic][partition])})"
+        for topic, partitions in cut.items()
+        for partition, end in partitions.items()
+    )
+    read = read_objects(spark, s3, objects, beginning)
+    return read.where(~F.col("kind").isin(*ABOUT)).where(below).drop("object", "etag")

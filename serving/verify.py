@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 from changelog.positions import Vector, to_json
 from changelog.typed import entity_columns
 from runtime import ops, trino
-from runtime.errors import AnabranchError, TerminalError
+from runtime.errors import TerminalError
 from runtime.settings import ENTITIES, Settings, topic_of
-from runtime.spark import CATALOG, session
+from runtime.spark import CATALOG, job
 from serving import sql
 from serving.log import log_records
 from serving.publication import Served, current, views_say
@@ -238,18 +238,14 @@ def _comparable(view: View) -> list[str]:
 def main(argv: list[str] | None = None) -> int:
     """``verify``: prints the report as JSON; 1 on any difference."""
     argparse.ArgumentParser(prog="verify", description=__doc__).parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = Settings()
-    spark = session(settings, "anabranch-verify", settings.batch.driver_memory, {"spark.sql.shuffle.partitions": "4"})
-    try:
+
+    def work(spark: SparkSession) -> int:
         report = verify(spark, settings)
-    except AnabranchError as error:
-        log.error("%s", error)
-        return 2
-    finally:
-        spark.stop()
-    print(json.dumps(asdict(report)))
-    return 1 if report.differences else 0
+        print(json.dumps(asdict(report)))
+        return 1 if report.differences else 0
+
+    return job(settings, "verify", {"spark.sql.shuffle.partitions": "4"}, work, failed=2)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from changelog.classify import CHANGE, CLASSIFIED_DDL, classify_and_count
+from changelog.classify import CHANGE, CLASSIFIED_DDL, FROM_KAFKA, classify_and_count
 from changelog.positions import to_json
 from changelog.typed import typed
 from runtime.settings import Settings
@@ -30,14 +30,7 @@ def records(spark: SparkSession, settings: Settings, generation: Generation) -> 
         .option("failOnDataLoss", "true")
         .option("maxOffsetsPerTrigger", settings.speed.max_offsets_per_trigger)
     )
-    return kafka.load().selectExpr(
-        "topic",
-        "partition AS kafka_partition",
-        "offset AS kafka_offset",
-        "timestamp AS append_time",
-        "key",
-        "value",
-    )
+    return kafka.load().selectExpr(*FROM_KAFKA)
 
 
 def without_duplicates(classified: DataFrame, horizon_seconds: int) -> DataFrame:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch.holes import Hole, find, lost
-from batch.ranges import Ranges, gaps
+from changelog.archive.ranges import Ranges, gaps
 
 pytestmark = pytest.mark.unit
 

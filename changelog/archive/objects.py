@@ -1,4 +1,4 @@
-"""Raw archive objects as records: the reading half of ingest. Runs in Spark's Python workers."""
+"""Raw archive objects as records, for ingest and for verify. Runs in Spark's Python workers."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from batch.ranges import Ranges
+from changelog.archive.ranges import Ranges
 from changelog.archive.secor import ArchivedRecord, read_object
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CLASSIFIED, CLASSIFIED_DDL, RECORD, classify_batch
@@ -56,7 +56,7 @@ def read_objects(spark: SparkSession, store: ObjectStore, objects: list[RawObjec
                 group = work[number]
                 yield from _topic_partition(archive, group, positions[group[0].topic][group[0].partition])
 
-    return spark.range(0, len(work), 1, len(work)).mapInArrow(read, READ_DDL)
+    return spark.range(0, len(work), 1, max(1, len(work))).mapInArrow(read, READ_DDL)
 
 
 @dataclass
