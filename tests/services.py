@@ -1,6 +1,5 @@
 """What the tests on real services share: reading the log whole, feeding it, asking, and running commands."""
 
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from changelog.producer import ChangelogProducer, Record
 from changelog.sources.simulate import Shop
 from changelog.topics import end_offsets
 from changelog.validation import check
+from infra import platform
 from runtime import trino
 from runtime.settings import Settings, entity_of
 from serving.wait import wait
@@ -139,8 +139,8 @@ def query(settings: Settings, sql: str) -> list[Any]:
 
 
 def status() -> dict[str, dict[str, Any]]:
-    """``anabranch status --json`` by name of service."""
-    return {service["name"]: service for service in json.loads(run("status", "--json"))["services"]}
+    """What ``anabranch status`` shows, by name of service."""
+    return {service["name"]: service for service in platform.status()["services"]}
 
 
 def until(condition: Callable[[], bool], seconds: float, what: str) -> None:

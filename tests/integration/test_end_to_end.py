@@ -16,7 +16,7 @@ from changelog.producer import PARTITIONER, Record
 from changelog.topics import admin, start_offsets
 from runtime import trino
 from runtime.settings import Settings
-from tests.services import assert_exact, feed, query, run, served, shop, status
+from tests.services import assert_exact, feed, query, run, served, shop
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +34,8 @@ def test_before_the_first_record_the_views_are_there_and_empty(platform: Setting
 
 
 def test_every_service_is_listed_running_with_its_process_and_address(platform: Settings) -> None:
-    services = status()
+    printed = json.loads(run("status", "--json"))["services"]
+    services = {service["name"]: service for service in printed}
     assert list(services) == ["postgres", "kafka", "minio", "trino", "archiver", "speed"]
     assert all(service["state"] == "running" and service["pid"] and service["url"] for service in services.values())
 
