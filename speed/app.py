@@ -5,17 +5,27 @@ whatever that epoch wrote before. SIGTERM ends it after the running epoch. Exit 
 started again before somebody has looked: the message says what to do.
 """
 
+import json
 import logging
 import signal
 import sys
 import time
+from pathlib import Path
 from types import FrameType
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 from pyspark.sql.streaming.query import StreamingQuery
 
+from changelog.positions import to_json
 from changelog.topics import check_topics
 from runtime import faults
 from runtime.errors import ContractError, TerminalError
@@ -23,9 +33,10 @@ from runtime.heartbeat import Heartbeat
 from runtime.ops import connect
 from runtime.settings import Settings
 from runtime.spark import session
+from speed.compaction import compact
 from speed.generation import Generation, resume
 from speed.journal import BAD_RECORDS, JOURNAL
-from speed.positions import epoch_range, position_rows
+from speed.positions import epoch_range, last_epoch, position_rows
 from speed.stream import contributions
 from speed.table import ensure_table, table_name
 from views.fold import Fold
@@ -56,6 +67,7 @@ STREAM_CONF = {
 def main() -> int:
     """Run until told to stop. Returns the exit status."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call of the listener
     settings = Settings()
     heartbeat = Heartbeat(settings.ops.dsn, "speed")
     heartbeat.beat("starting", {})
@@ -86,18 +98,20 @@ def run(settings: Settings, heartbeat: Heartbeat) -> int:
         generation = resume(settings, ops, PIPELINE, lambda number: _has_epochs(spark, number))
     log.info("pipeline %s, generation %d, code %s", PIPELINE, generation.number, generation.code_version)
     failures: list[ContractError] = []
+    progress = Progress(generation, generation.checkpoint(settings))
+    spark.streams.addListener(progress)
     query = start(spark, settings, generation, fold, failures)
     checked = time.monotonic()
     try:
         while not stopping and not query.awaitTermination(1):
-            heartbeat.beat("running", _detail(generation, query))
+            heartbeat.beat("running", progress.detail)
             if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
                 check_topics(settings)
                 checked = time.monotonic()
     except StreamingQueryException as error:
         heartbeat.beat("failed", {"error": str(error)[:2000]})
         raise (failures[0] if failures else error) from error
-    heartbeat.beat("stopping", _detail(generation, query))
+    heartbeat.beat("stopping", progress.detail)
     while (
         query.isActive and query.status["isTriggerActive"] and query.status["message"] != "Waiting for data to arrive"
     ):
@@ -137,6 +151,7 @@ def start(
         faults.point("speed.before-commit")
         produced.writeTo(table).overwrite((F.col("generation") == generation.number) & (F.col("epoch") == epoch))
         faults.point("speed.after-commit")
+        compact(batch.sparkSession, table, generation.number, epoch)
 
     return (
         contributions(spark, settings, generation, fold)
@@ -152,15 +167,34 @@ def _has_epochs(spark: SparkSession, generation: int) -> bool:
     return not spark.table(table_name(PIPELINE)).where(F.col("generation") == generation).isEmpty()
 
 
-def _detail(generation: Generation, query: StreamingQuery) -> dict[str, object]:
-    progress = query.lastProgress
-    return {
-        "pipeline": generation.pipeline,
-        "generation": generation.number,
-        "epoch": progress.batchId if progress else None,
-        "epoch_ms": progress.durationMs if progress else None,
-        "rows_per_second": progress.processedRowsPerSecond if progress else None,
-    }
+class Progress(StreamingQueryListener):
+    """What Spark says of each epoch, for the heartbeat: Spark keeps its offsets to itself, and group-lag tools see
+    nothing of them."""
+
+    def __init__(self, generation: Generation, checkpoint: Path) -> None:
+        epoch, end = last_epoch(checkpoint, generation.start)
+        self.detail: dict[str, object] = {
+            "pipeline": generation.pipeline, "generation": generation.number, "epoch": epoch, "end": to_json(end)
+        }  # fmt: skip
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        progress = event.progress
+        self.detail = {
+            **self.detail,
+            "epoch": progress.batchId,
+            "epoch_ms": dict(progress.durationMs),
+            "rows_per_second": progress.processedRowsPerSecond,
+            "end": json.loads(progress.sources[0].endOffset),
+        }
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        pass
 
 
 if __name__ == "__main__":

@@ -42,6 +42,12 @@ def epoch_range(checkpoint: Path, epoch: int, start: Vector) -> tuple[Vector, Ve
     return (epoch_end(checkpoint, epoch - 1) if epoch > 0 else start), epoch_end(checkpoint, epoch)
 
 
+def last_epoch(checkpoint: Path, start: Vector) -> tuple[int | None, Vector]:
+    """(the last epoch that Spark noted as done, its end); (None, ``start``) before the first."""
+    done = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
+    return (max(done), epoch_end(checkpoint, max(done))) if done else (None, start)
+
+
 def position_rows(spark: SparkSession, fold: Fold, start: Vector, end: Vector) -> DataFrame:
     """One contribution to the journal for each topic-partition: its start, its end, and counts of nothing.
 
