@@ -5,7 +5,7 @@ import sys
 import typer
 from pydantic import ValidationError
 
-from infra import commands_log, commands_platform, commands_views
+from infra import commands_log, commands_operations, commands_platform, commands_views
 from runtime.errors import AnabranchError
 
 app = typer.Typer(
@@ -14,7 +14,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Anabranch: one log, two layers, one answer. Begin with: anabranch demo",
 )
-for commands in (commands_platform, commands_log, commands_views):
+for commands in (commands_platform, commands_log, commands_views, commands_operations):
     commands.register(app)
 
 

@@ -41,7 +41,7 @@ class Format(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    for command in (batch, publish, rollback, release, boundary, views, explain, query, wait, verify):
+    for command in (batch, publish, publications, rollback, release, boundary, views, explain, query, wait, verify):
         app.command()(command)
     generation = typer.Typer(help="Lives of the speed application's code and state.", no_args_is_help=True)
     generation.command("new")(generation_new)
@@ -94,10 +94,21 @@ def publish(
     _say_published(publication.publish(Settings(), run))
 
 
-def rollback(names: Views = None) -> None:
+def rollback(
+    names: Views = None,
+    to: Annotated[int | None, typer.Option(help="a publication, as `anabranch publications` lists them")] = None,
+) -> None:
     """Serve what was served before, and hold publication until `anabranch release`. Again: one further back."""
-    _say_published(publication.rollback(Settings(), names or []))
+    _say_published(publication.rollback(Settings(), names or [], to))
     typer.echo("publication is held; let it go on with: anabranch release")
+
+
+def publications(as_json: AsJson = False) -> None:
+    """List the publications that `rollback --to` can go back to, newest first, and what each view serves now."""
+    with ops.connect(Settings()) as connection:
+        rows = publication.history(connection)
+    columns = list(rows[0]) if rows else []
+    _print(columns, [list(row.values()) for row in rows], Format.json if as_json else Format.table)
 
 
 def release() -> None:

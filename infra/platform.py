@@ -7,6 +7,8 @@ from typing import Any
 
 import psycopg
 
+from batch.backup import Backup, backup, backups
+from batch.backup import restore as restore_databases
 from infra import prepare, supervise
 from infra.artifacts.install import Programs, install
 from infra.home import Ports, initialise, is_initialised
@@ -46,7 +48,8 @@ def up(say: Say) -> Settings:
         supervise.start(settings)
     started = time.monotonic()
     _start(settings, programs, say)
-    publish_initial(settings)
+    if publish_initial(settings).publication:
+        backup(settings)
     say(f"ready after {time.monotonic() - started:.0f} s")
     return settings
 
@@ -67,11 +70,44 @@ def _start(settings: Settings, programs: Programs, say: Say) -> None:
         for name in ("trino",):
             supervise.start_service(settings, name)
         prepare.buckets(settings)
+        _guard(settings)
         prepare.topics(settings)
         for name in ("archiver", "speed"):
             supervise.start_service(settings, name)
         for done in [pool.submit(ready, name) for name in ("trino", "archiver", "speed")]:
             done.result()
+
+
+def _guard(settings: Settings) -> None:
+    """Raise TerminalError where the databases are new and the lake is not: going on would begin another one over it."""
+    with psycopg.connect(settings.catalog.dsn) as connection:
+        if connection.execute("SELECT to_regclass('iceberg_tables')").fetchone() == (None,) and backups(settings):
+            raise TerminalError(
+                "the databases are empty and there are backups of them in the lake: anabranch down, anabranch restore"
+            )
+
+
+def restore(say: Say, name: str | None) -> Backup:
+    """Bring up PostgreSQL and the object store alone, restore the databases, and go down again.
+
+    Raises TerminalError if the platform is up or there is no backup.
+    """
+    settings = Settings()
+    if not is_initialised() or supervise.is_running(settings):
+        raise TerminalError("restore needs a platform that is down: anabranch down")
+    programs = install(say)
+    supervise.write_config(settings, services(settings, programs))
+    prepare.data_directories(settings, programs)
+    supervise.start(settings)
+    try:
+        for one in ("postgres", "minio"):
+            supervise.start_service(settings, one)
+        for one in ("postgres", "minio"):
+            await_ready(settings, one, READY_SECONDS[one])
+        prepare.databases(settings)
+        return restore_databases(settings, name)
+    finally:
+        supervise.stop(settings, ["minio", "postgres"])
 
 
 def down(say: Say) -> None:

@@ -1,5 +1,6 @@
 """The operations database: generations, publications, runs. Schema, connection, and the one lock of publication."""
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,7 +34,10 @@ CREATE TABLE IF NOT EXISTS publication_views (
     publication bigint NOT NULL REFERENCES publications, view text NOT NULL, topic text NOT NULL, run_id text,
     generation int NOT NULL,
     epoch bigint NOT NULL, vector jsonb NOT NULL, snapshot bigint, records bigint NOT NULL DEFAULT 0, restores bigint,
-    PRIMARY KEY (publication, view)
+    retired_at timestamptz, PRIMARY KEY (publication, view)
+);
+CREATE TABLE IF NOT EXISTS speed_floors (
+    pipeline text NOT NULL, generation int NOT NULL, epoch bigint NOT NULL, PRIMARY KEY (pipeline, generation)
 );
 CREATE TABLE IF NOT EXISTS holds (
     pipeline text PRIMARY KEY, publication bigint NOT NULL, held_at timestamptz NOT NULL DEFAULT now()
@@ -46,9 +50,25 @@ CREATE TABLE IF NOT EXISTS archive_objects (
     object text PRIMARY KEY, etag text NOT NULL, last_offset bigint NOT NULL, records bigint NOT NULL,
     read_at timestamptz NOT NULL DEFAULT now()
 );
+CREATE TABLE IF NOT EXISTS lag (
+    measured_at timestamptz NOT NULL, component text NOT NULL, topic text NOT NULL, kafka_partition int NOT NULL,
+    kafka_offset bigint NOT NULL, end_offset bigint NOT NULL, lag bigint NOT NULL, behind_seconds double precision,
+    PRIMARY KEY (measured_at, component, topic, kafka_partition)
+);
+CREATE TABLE IF NOT EXISTS comparisons (
+    run_id text PRIMARY KEY, report jsonb NOT NULL, compared_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE TABLE IF NOT EXISTS alerts (
+    alert text PRIMARY KEY, message text NOT NULL, since timestamptz NOT NULL DEFAULT now(), ended_at timestamptz,
+    told text
+);
+ALTER TABLE runs ADD COLUMN IF NOT EXISTS location text NOT NULL DEFAULT 'batch';
+ALTER TABLE publication_views ADD COLUMN IF NOT EXISTS retired_at timestamptz;
 """
-"""``archived`` and ``archive_objects`` are caches of what the lake and the objects say; losing them loses time only."""
+"""Every statement can be run again. ``archived`` and ``archive_objects`` are caches of what the lake and the objects
+say; losing them loses time only. ``speed_floors``: rows of a generation below this epoch may have been deleted."""
 
+_SCHEMA_MARK = f"anabranch {hashlib.sha256(SCHEMA.encode()).hexdigest()[:12]}"
 _PUBLICATION_LOCK = 7_302_025
 _SCHEMA_LOCK = 7_302_026
 
@@ -64,8 +84,10 @@ def connect(settings: Settings) -> Connection:
         ) from error
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
-        if connection.execute("SELECT to_regclass('archive_objects') AS there").fetchone() == {"there": None}:
+        row = connection.execute("SELECT obj_description('public'::regnamespace) AS said").fetchone()
+        if row != {"said": _SCHEMA_MARK}:
             connection.execute(SCHEMA)
+            connection.execute(f"COMMENT ON SCHEMA public IS '{_SCHEMA_MARK}'")
     return connection
 
 

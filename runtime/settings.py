@@ -8,10 +8,10 @@ Sources, the later one wins: the defaults below, ``$ANABRANCH_HOME/settings.json
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from psycopg.conninfo import make_conninfo
-from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -103,9 +103,25 @@ class Speed(_Section):
 
 
 class Batch(_Section):
-    """The batch jobs."""
+    """The batch jobs. ``keep_publications``: to how many publications of each view one can go back;
+    ``keep_runs_hours``: how long a run that nobody published can still be published."""
 
     driver_memory: str = "3g"
+    keep_publications: int = Field(default=10, ge=2)
+    keep_runs_hours: float = Field(default=24, gt=0)
+
+
+class Watch(_Section):
+    """Limits of freshness, by component, and whom to tell. ``webhook_url`` may carry a token, so it is a secret."""
+
+    max_behind_seconds: dict[Literal["archiver", "speed", "ingest", "boundary"], float] = {
+        "archiver": 120,
+        "speed": 60,
+        "ingest": 3600,
+        "boundary": 7200,
+    }
+    webhook_url: SecretStr = SecretStr("")
+    keep_days: int = 7
 
 
 class Spark(_Section):
@@ -144,6 +160,7 @@ class Settings(BaseSettings):
     archiver: Archiver = Archiver()
     speed: Speed = Speed()
     batch: Batch = Batch()
+    watch: Watch = Watch()
     spark: Spark = Spark()
 
     @classmethod

@@ -95,7 +95,8 @@ def publish(settings: Settings, run_id: str | None = None, pipeline: str = "main
         _recover(settings, connection)
         _raise_if_held(connection, pipeline)
         run = connection.execute(
-            "SELECT * FROM runs WHERE pipeline = %s AND state = 'built' AND (%s::text IS NULL OR run_id = %s) "
+            "SELECT * FROM runs WHERE pipeline = %s AND state = 'built' AND location = 'batch' "
+            "AND (%s::text IS NULL OR run_id = %s) "
             "ORDER BY finished_at DESC LIMIT 1",
             (pipeline, run_id, run_id),
         ).fetchone()
@@ -120,14 +121,16 @@ def publish(settings: Settings, run_id: str | None = None, pipeline: str = "main
             )  # fmt: skip
         if not chosen:
             return Published(None, "batch", ())
+        _check_there(settings, connection, pipeline, chosen)
         return _publish(settings, connection, pipeline, "batch", run["run_id"], chosen)
 
 
-def rollback(settings: Settings, names: list[str], pipeline: str = "main") -> Published:
-    """Publish, of each view named (all if none), the pair that was served before; hold automatic publication.
+def rollback(settings: Settings, names: list[str], to: int | None = None, pipeline: str = "main") -> Published:
+    """Publish, of each view named, the pair that was served before, or that of publication ``to``; hold automatic
+    publication.
 
-    A second call goes one further back. Raises TerminalError where there is nothing before, or its generation no
-    longer runs.
+    Without names: all views, or all of ``to``. A second call without ``to`` goes one further back. Raises
+    TerminalError where there is nothing before, its generation no longer runs, or maintenance has retired it.
     """
     with ops.connect(settings) as connection, ops.publication_lock(connection):
         _recover(settings, connection)
@@ -135,14 +138,15 @@ def rollback(settings: Settings, names: list[str], pipeline: str = "main") -> Pu
             "SELECT max(generation) AS g FROM generations WHERE pipeline = %s", (pipeline,)
         ).fetchone()
         chosen = []
-        for view in [view_named(name) for name in names] or list(views_of(pipeline)):
-            before = _before(connection, view)
+        for view in [view_named(name) for name in names] or _views_in(connection, to, pipeline):
+            before = _before(connection, view) if to is None else _pair(connection, view, to)
             if newest and before.generation != newest["g"]:
                 raise TerminalError(
                     f"{view.name}: publication {before.publication} stands on generation {before.generation}, which no "
                     f"longer runs (now {newest['g']})"
                 )
             chosen.append(before)
+        _check_there(settings, connection, pipeline, chosen)
         return _publish(settings, connection, pipeline, "rollback", None, chosen)
 
 
@@ -161,6 +165,22 @@ def current(connection: Connection) -> list[Served]:
     return [_served(row) for row in rows]
 
 
+def history(connection: Connection) -> list[dict[str, Any]]:
+    """The pairs that can be served, newest first.
+
+    Columns: publication, kind, view, run_id, generation, epoch, snapshot, published_at, served (whether it is now).
+    """
+    return connection.execute(
+        "WITH now AS (SELECT DISTINCT ON (v.view) v.view, coalesce(v.restores, v.publication) AS publication "
+        "FROM publication_views v JOIN publications p USING (publication) WHERE p.state = 'finished' "
+        "ORDER BY v.view, v.publication DESC) "
+        "SELECT v.publication, p.kind, v.view, v.run_id, v.generation, v.epoch, v.snapshot, p.published_at, "
+        "now.publication IS NOT NULL AS served FROM publication_views v JOIN publications p USING (publication) "
+        "LEFT JOIN now ON now.view = v.view AND now.publication = v.publication "
+        "WHERE p.state = 'finished' AND v.restores IS NULL AND v.retired_at IS NULL ORDER BY v.publication DESC, v.view"
+    ).fetchall()
+
+
 def _served(row: dict[str, Any]) -> Served:
     return Served(
         row["view"],
@@ -175,8 +195,8 @@ def _served(row: dict[str, Any]) -> Served:
     )
 
 
-def _before(connection: Connection, view: View) -> Served:
-    """The pair that was served before the one that is served now; a rollback counts as what it restored."""
+def _history(connection: Connection, view: View) -> tuple[int, list[dict[str, Any]]]:
+    """(the publication whose pair is served, the pairs that were published, newest first) of a view."""
     rows = connection.execute(
         "SELECT v.* FROM publication_views v JOIN publications p USING (publication) "
         "WHERE v.view = %s AND p.state = 'finished' ORDER BY v.publication DESC",
@@ -184,12 +204,74 @@ def _before(connection: Connection, view: View) -> Served:
     ).fetchall()
     if not rows:
         raise TerminalError(f"{view.name} has never been published")
-    now = rows[0]["restores"] or rows[0]["publication"]
+    return rows[0]["restores"] or rows[0]["publication"], rows
+
+
+def _before(connection: Connection, view: View) -> Served:
+    """The pair that was served before the one that is served now; a rollback counts as what it restored."""
+    now, rows = _history(connection, view)
     for row in rows:
         if row["publication"] < now and row["restores"] is None:
-            found = _served(row)
-            return replace(found, restores=found.publication)
+            return _restored(row)
     raise TerminalError(f"{view.name}: there is no publication before {now}")
+
+
+def _pair(connection: Connection, view: View, publication: int) -> Served:
+    """The pair of ``view`` that ``publication`` served; a rollback counts as what it restored."""
+    now, rows = _history(connection, view)
+    by_number = {row["publication"]: row for row in rows}
+    row = by_number.get(publication)
+    if row is not None and row["restores"] is not None:
+        row = by_number[row["restores"]]
+    if row is None:
+        kept = [str(row["publication"]) for row in rows if row["restores"] is None and row["retired_at"] is None]
+        raise TerminalError(
+            f"publication {publication} did not serve {view.name}; to go back to are: {', '.join(kept)}"
+        )
+    if row["publication"] == now:
+        raise TerminalError(f"{view.name} serves what publication {publication} served already")
+    return _restored(row)
+
+
+def _restored(row: dict[str, Any]) -> Served:
+    """A pair, to be served again. Raises TerminalError if maintenance has retired it."""
+    found = _served(row)
+    if row["retired_at"] is not None:
+        raise TerminalError(
+            f"{found.view}: publication {found.publication} was retired on {row['retired_at']:%Y-%m-%d %H:%M}; what is "
+            "retired comes back only by a new run: anabranch batch --full"
+        )
+    return replace(found, restores=found.publication)
+
+
+def _views_in(connection: Connection, publication: int | None, pipeline: str) -> list[View]:
+    """The views of a publication that are still defined; those of the pipeline if there is none."""
+    if publication is None:
+        return list(views_of(pipeline))
+    rows = connection.execute("SELECT view FROM publication_views WHERE publication = %s", (publication,)).fetchall()
+    names = {row["view"] for row in rows}
+    if not names:
+        raise TerminalError(f"there is no publication {publication}: anabranch publications")
+    return [view for view in views_of(pipeline) if view.name in names]
+
+
+def _check_there(settings: Settings, connection: Connection, pipeline: str, pairs: list[Served]) -> None:
+    """Raise TerminalError unless both sides of each pair are still kept: maintenance retires what is old."""
+    rows = connection.execute("SELECT * FROM speed_floors WHERE pipeline = %s", (pipeline,)).fetchall()
+    floors = {row["generation"]: row["epoch"] for row in rows}
+    lake = trino.connect(settings)
+    for pair in pairs:
+        there = pair.epoch >= floors.get(pair.generation, 0)
+        if pair.snapshot is not None:
+            _, tags = trino.execute(
+                lake, f'SELECT 1 FROM lake.batch."{pair.view}$refs" WHERE snapshot_id = {pair.snapshot} LIMIT 1'
+            )
+            there = there and bool(tags)
+        if not there:
+            raise TerminalError(
+                f"{pair.view}: maintenance has retired run {pair.run_id} (generation {pair.generation}, epoch "
+                f"{pair.epoch}, snapshot {pair.snapshot}); make a new one: anabranch batch"
+            )
 
 
 def _raise_if_held(connection: Connection, pipeline: str) -> None:

@@ -1,0 +1,244 @@
+"""Maintenance: what keeps queries fast and the lake small. ``spark-submit batch/maintenance.py`` or ``anabranch
+maintenance``.
+
+It retires old publications and unpublished runs, takes a backup, deletes what only they needed (speed rows below the
+oldest boundary that can be published, tags), puts small files of the archive together, expires snapshots that nothing
+pins, and removes files that nothing refers to. It runs while the stream writes and batch runs build: what it changes is
+never what they write. (The speed table's new files are put together by the stream itself, see speed/compaction.py.)
+Killed at any point it leaves nothing half done that counts; a second call goes on.
+"""
+
+import argparse
+import json
+import logging
+import re
+import sys
+import time
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+
+from batch.backup import backup_locked
+from batch.batch_table import EMPTY_TAG
+from batch.retention import Kept, retire
+from changelog.archive.store import ArchiveStore
+from runtime import faults
+from runtime.ops import Connection, connect, publication_lock
+from runtime.settings import Settings
+from runtime.spark import CATALOG, job
+
+log = logging.getLogger("maintenance")
+
+SPEED_SNAPSHOTS = timedelta(minutes=10)
+OTHER_SNAPSHOTS = timedelta(hours=24)
+"""Snapshots younger than that stay, for queries and jobs that read them."""
+
+ORPHANS_EVERY = timedelta(hours=24)
+ORPHANS_OLDER = timedelta(hours=48)
+SCRATCH_OLDER = timedelta(hours=24)
+
+
+@dataclass
+class Report:
+    """What was done. ``tables``: for each, what it holds now: data files, snapshots. ``failed``: tried again next time,
+    usually because a writer came first."""
+
+    retired: int = 0
+    backup: str = ""
+    speed_partitions: int = 0
+    refs: int = 0
+    rewritten_files: int = 0
+    expired_files: int = 0
+    orphans: int = 0
+    scratch: int = 0
+    objects_forgotten: int = 0
+    failed: list[str] = field(default_factory=list)
+    tables: dict[str, dict[str, int]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def maintain(spark: SparkSession, settings: Settings, orphans: bool = False) -> Report:
+    """Do it all once. ``orphans``: look for orphan files now, not only once a day."""
+    began = time.monotonic()
+    report = Report()
+    with connect(settings) as ops:
+        with publication_lock(ops):
+            kept = retire(ops, settings.batch.keep_publications, settings.batch.keep_runs_hours)
+            report.retired = kept.retired
+            report.backup = backup_locked(settings).name  # before anything that it speaks of is deleted
+            faults.point("maintenance.retired")
+            _delete_speed_rows(spark, kept, report)
+            _drop_refs(spark, kept, report)
+        for table in _tables(spark, "archive"):
+            _rewrite(spark, table, report)
+        faults.point("maintenance.before-expiry")
+        for table in _tables(spark, "speed"):
+            _expire(spark, table, SPEED_SNAPSHOTS, report)
+        for table in [*_tables(spark, "archive"), *_tables(spark, "batch")]:
+            _expire(spark, table, OTHER_SNAPSHOTS if ".archive." in table else SPEED_SNAPSHOTS, report)
+        _drop_scratch(spark, report)
+        _forget_objects(settings, ops, report)
+        if orphans or _orphans_are_due(ops):
+            for namespace in ("archive", "batch", "speed"):
+                for table in _tables(spark, namespace):
+                    _remove_orphans(spark, table, report)
+            _note_orphans(ops)
+        report.seconds = round(time.monotonic() - began, 3)
+    for namespace in ("archive", "batch", "speed"):
+        for table in _tables(spark, namespace):
+            report.tables[table.removeprefix(f"{CATALOG}.")] = _measure(spark, table)
+    return report
+
+
+def _delete_speed_rows(spark: SparkSession, kept: Kept, report: Report) -> None:
+    """Whole partitions below the floors: a commit that drops files and reads none, so the stream is not in its way."""
+    for table in _tables(spark, "speed"):
+        pipeline = table.rpartition(".")[2]
+        partitions = spark.sql(
+            "SELECT partition.generation, partition.epoch_trunc, max(readable_metrics.epoch.upper_bound) AS last "
+            f"FROM {table}.files GROUP BY 1, 2"
+        ).collect()
+        for (floor_of, generation), floor in sorted(kept.floors.items()):
+            gone = [row["last"] for row in partitions if row["generation"] == generation and row["last"] < floor]
+            if floor_of != pipeline or not gone:
+                continue
+            below = f"generation = {generation} AND epoch <= {max(gone)}"
+            if _try(spark, f"DELETE FROM {table} WHERE {below}", report) is not None:
+                report.speed_partitions += len(gone)
+                log.info("%s: %s deleted", table, below)
+
+
+def _drop_refs(spark: SparkSession, kept: Kept, report: Report) -> None:
+    """Tags that pin what can no longer be published, and branches that a killed run left."""
+    for table in _tables(spark, "batch"):
+        pinned = kept.snapshots.get(table.rpartition(".")[2], set())
+        for row in spark.sql(f"SELECT name, type, snapshot_id FROM {table}.refs").collect():
+            if row["name"] in ("main", EMPTY_TAG):
+                continue
+            named = re.fullmatch(r"run_(.+)_\d+|branch_(.+)", row["name"])
+            run = (named[1] or named[2]) if named else None
+            if run in kept.building or (row["type"] == "TAG" and row["snapshot_id"] in pinned):
+                continue
+            if _try(spark, f"ALTER TABLE {table} DROP {row['type']} IF EXISTS `{row['name']}`", report) is not None:
+                report.refs += 1
+
+
+def _rewrite(spark: SparkSession, table: str, report: Report) -> None:
+    """Put small files together where they have become many."""
+    done = _try(
+        spark,
+        f"CALL {CATALOG}.system.rewrite_data_files(table => '{_inner(table)}', "
+        "options => map('min-input-files', '16', 'target-file-size-bytes', '134217728'))",
+        report,
+    )
+    report.rewritten_files += done[0]["rewritten_data_files_count"] if done else 0
+
+
+def _expire(spark: SparkSession, table: str, age: timedelta, report: Report) -> None:
+    """Forget snapshots that are older and that neither a tag nor a branch pins, with the files that only they need."""
+    done = _try(
+        spark,
+        f"CALL {CATALOG}.system.expire_snapshots(table => '{_inner(table)}', "
+        f"older_than => TIMESTAMP '{_ago(age)}', retain_last => 1)",
+        report,
+    )
+    report.expired_files += sum(value or 0 for value in done[0]) if done else 0
+
+
+def _remove_orphans(spark: SparkSession, table: str, report: Report) -> None:
+    done = _try(
+        spark,
+        f"CALL {CATALOG}.system.remove_orphan_files(table => '{_inner(table)}', prefix_listing => true, "
+        f"older_than => TIMESTAMP '{_ago(ORPHANS_OLDER)}')",
+        report,
+    )
+    report.orphans += len(done or [])
+
+
+def _drop_scratch(spark: SparkSession, report: Report) -> None:
+    """Tables that a killed ``verify`` left."""
+    for table in _tables(spark, "scratch"):
+        newest = spark.sql(f"SELECT max(committed_at) AS at FROM {table}.snapshots").collect()[0]["at"]
+        if newest is None or newest.replace(tzinfo=UTC) < datetime.now(UTC) - SCRATCH_OLDER:
+            spark.sql(f"DROP TABLE IF EXISTS {table} PURGE")
+            report.scratch += 1
+
+
+def _forget_objects(settings: Settings, ops: Connection, report: Report) -> None:
+    """Drop what is remembered of archive objects that are no longer there."""
+    store = ArchiveStore(settings.s3)
+    there = {item.key for topic in settings.topics for item in store.list_objects(topic)}
+    for row in ops.execute("SELECT object FROM archive_objects").fetchall():
+        if row["object"] not in there:
+            ops.execute("DELETE FROM archive_objects WHERE object = %s", (row["object"],))
+            report.objects_forgotten += 1
+
+
+def _orphans_are_due(ops: Connection) -> bool:
+    row = ops.execute("SELECT finished_at AS at FROM runs WHERE kind = 'orphans'").fetchone()
+    if row is None:
+        _note_orphans(ops)  # a new lake has none: the first look is a day later
+    return row is not None and row["at"] < datetime.now(UTC) - ORPHANS_EVERY
+
+
+def _note_orphans(ops: Connection) -> None:
+    ops.execute(
+        "INSERT INTO runs (run_id, kind, code_version, state, finished_at) VALUES ('orphans', 'orphans', '', 'done', "
+        "now()) ON CONFLICT (run_id) DO UPDATE SET finished_at = now()"
+    )
+
+
+def _measure(spark: SparkSession, table: str) -> dict[str, int]:
+    """Data files that a query of the table as it is now opens, and snapshots that its metadata carries."""
+    row = spark.sql(
+        f"SELECT (SELECT count(*) FROM {table}.files) AS files, (SELECT count(*) FROM {table}.snapshots) AS snapshots"
+    ).collect()[0]
+    return {"files": row["files"], "snapshots": row["snapshots"]}
+
+
+def _tables(spark: SparkSession, namespace: str) -> list[str]:
+    there = {row[0] for row in spark.sql(f"SHOW NAMESPACES IN {CATALOG}").collect()}
+    if namespace not in there:
+        return []
+    shown = spark.sql(f"SHOW TABLES IN {CATALOG}.{namespace}").collect()
+    return sorted(f"{CATALOG}.{namespace}.{row['tableName']}" for row in shown)
+
+
+def _inner(table: str) -> str:
+    return table.removeprefix(f"{CATALOG}.")
+
+
+def _ago(age: timedelta) -> str:
+    return (datetime.now(UTC) - age).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _try(spark: SparkSession, sql: str, report: Report) -> list[Row] | None:
+    """The rows of a statement, or None if it failed: then nothing was changed, and the next run tries again."""
+    try:
+        return list(spark.sql(sql).collect())
+    except (Py4JError, PySparkException) as error:
+        said = str(error).splitlines()[0]
+        log.warning("%s: %s", sql, said)
+        report.failed.append(f"{sql}: {said}")
+        return None
+
+
+def main(argv: list[str] | None = None) -> int:
+    """``maintenance [--orphans]``. Prints the report as JSON."""
+    parser = argparse.ArgumentParser(prog="maintenance", description=__doc__)
+    parser.add_argument("--orphans", action="store_true", help="look for orphan files now, not only once a day")
+    arguments = parser.parse_args(argv)
+    settings = Settings()
+
+    def work(spark: SparkSession) -> int:
+        print(json.dumps(asdict(maintain(spark, settings, arguments.orphans))))
+        return 0
+
+    return job(settings, "maintenance", {"spark.sql.shuffle.partitions": "4"}, work)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
