@@ -3,6 +3,7 @@
 What a partition's archived position is, its own rows say: the end of the last one. There is nothing to get out of step.
 """
 
+from datetime import datetime
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -110,6 +111,23 @@ def positions(spark: SparkSession, snapshots: dict[str, int], partitions: int) -
     return vector
 
 
+def first_after(spark: SparkSession, snapshots: dict[str, int], time: datetime, ends: Vector) -> Vector:
+    """The first offset of each partition that was appended at or after ``time``; its end where there is none."""
+    vector: Vector = {topic: dict(partitions) for topic, partitions in ends.items()}
+    for entity, snapshot in snapshots.items():
+        rows = (
+            spark.read.option("versionAsOf", snapshot)
+            .table(archive_name(entity))
+            .where(F.col("append_time") >= F.lit(time))
+            .groupBy("kafka_partition")
+            .agg(F.min("kafka_offset").alias("first"))
+            .collect()
+        )
+        for row in rows:
+            vector[topic_of(entity)][row["kafka_partition"]] = row["first"]
+    return vector
+
+
 def changes(spark: SparkSession, snapshots: dict[str, int], lower: Vector, upper: Vector) -> DataFrame:
     """The archived changes with ``lower`` <= offset < ``upper``, all topics in one frame.
 
@@ -123,20 +141,34 @@ def changes(spark: SparkSession, snapshots: dict[str, int], lower: Vector, upper
             f"AND kafka_offset < {end})"
             for partition, end in upper[topic].items()
         )
-        table = spark.read.option("versionAsOf", snapshot).table(archive_name(entity))
-        frames.append(
-            table.where(F.col("kind") == CHANGE)
-            .where(condition or "false")
-            .select(
-                "kind",
-                F.lit(topic).alias("topic"),
-                "kafka_partition",
-                "kafka_offset",
-                "append_time",
-                _as_superset(entity, "current"),
-                _as_superset(entity, "original"),
-            )
+        table = archived(spark, {entity: snapshot}).where(F.col("kind") == CHANGE).where(condition or "false")
+        frames.append(table.drop("key", "service_name", "identifier"))
+    return reduce(DataFrame.unionByName, frames)
+
+
+def archived(spark: SparkSession, snapshots: dict[str, int]) -> DataFrame:
+    """All rows of the archive, all topics in one frame.
+
+    Columns: kind, topic, kafka_partition, kafka_offset, append_time, key, service_name, identifier, current, original
+    (superset structs).
+    """
+    frames = [
+        spark.read.option("versionAsOf", snapshot)
+        .table(archive_name(entity))
+        .select(
+            "kind",
+            F.lit(topic_of(entity)).alias("topic"),
+            "kafka_partition",
+            "kafka_offset",
+            "append_time",
+            "key",
+            "service_name",
+            "identifier",
+            _as_superset(entity, "current"),
+            _as_superset(entity, "original"),
         )
+        for entity, snapshot in snapshots.items()
+    ]
     return reduce(DataFrame.unionByName, frames)
 
 

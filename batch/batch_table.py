@@ -11,16 +11,20 @@ EMPTY_TAG = "empty"
 """Tag of the first snapshot, without rows: a full run begins there."""
 
 
-def batch_name(view: View) -> str:
-    """``lake.batch.<view>``."""
-    return f"{CATALOG}.batch.{view.name}"
+SERVED_LOCATION = "batch"
+"""Where runs that can be published are. Another location is a namespace of its own, which is never served."""
 
 
-def ensure_batch_table(spark: SparkSession, view: View) -> None:
-    """Create the view's table with its empty snapshot. A second call changes nothing, also after a crash half way."""
-    name = batch_name(view)
+def batch_name(view: View, location: str = SERVED_LOCATION) -> str:
+    """``lake.batch.<view>``, or ``lake.<location>.<view>_states``: there, ``<view>`` is what people read."""
+    return f"{CATALOG}.{location}.{view.name}" + ("" if location == SERVED_LOCATION else "_states")
+
+
+def ensure_batch_table(spark: SparkSession, name: str, view: View) -> None:
+    """Create a table for the view's partial states with its empty snapshot. A second call changes nothing, also after a
+    crash half way."""
     columns = ", ".join(f"{f.name} {f.type} COMMENT '{f.comment.replace(chr(39), chr(8217))}'" for f in view.fields)
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.batch")
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg TBLPROPERTIES ('format-version' = '2', "
         "'write.parquet.compression-codec' = 'zstd', 'write.metadata.delete-after-commit.enabled' = 'true', "
@@ -32,14 +36,14 @@ def ensure_batch_table(spark: SparkSession, view: View) -> None:
 
 
 def write_run(
-    spark: SparkSession, view: View, run_id: str, base: int | None, slice_: DataFrame, properties: Mapping[str, str]
+    spark: SparkSession, name: str, run_id: str, base: int | None, slice_: DataFrame, properties: Mapping[str, str]
 ) -> int:
     """Append ``slice_`` on a branch from snapshot ``base`` (None: from the empty one), tag it, drop the branch.
 
     Returns the id of the snapshot. A second call with the same ``run_id`` makes another snapshot with a tag of its own
     (the first may be served already) and replaces a branch that the first one left.
     """
-    name, branch = batch_name(view), f"branch_{run_id}"
+    branch = f"branch_{run_id}"
     start = base if base is not None else _ref(spark, name, EMPTY_TAG)
     spark.sql(f"ALTER TABLE {name} CREATE OR REPLACE BRANCH {branch} AS OF VERSION {start}")
     writer = slice_.writeTo(f"{name}.branch_{branch}")

@@ -4,27 +4,32 @@
 the start of an epoch: from nothing (full), or only those since what is served (incremental). It writes on branches that
 nobody reads, tags them, and notes the run; publication is another step. Killed at any point it leaves nothing that
 counts; a second call with the same run id makes the branches anew.
+
+With ``--location`` it folds into tables of that name, which are never served: for new code, an experiment, a replay
+from any position (``--since``).
 """
 
 import argparse
 import json
 import logging
+import re
 import sys
 import time
 import uuid
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from batch.archive_table import changes, positions, snapshots_now
-from batch.batch_table import batch_name, ensure_batch_table, slices, write_run
+from batch.archive_table import changes, first_after, positions, snapshots_now
+from batch.batch_table import SERVED_LOCATION, batch_name, ensure_batch_table, slices, write_run
 from batch.boundary import Boundary, choose
 from batch.ingest import BATCH_CONF
+from batch.raw import raw_changes
 from changelog.positions import Vector, covers, from_json, to_json
 from runtime import faults
-from runtime.errors import TransientError
+from runtime.errors import TerminalError, TransientError
 from runtime.ops import Connection, connect
 from runtime.settings import Settings, topic_of
 from runtime.spark import job
@@ -38,6 +43,8 @@ log = logging.getLogger("build")
 COMBINE_AFTER = 24
 """After so many appended slices an incremental run folds them together, so that a query reads few rows."""
 
+RESERVED = ("archive", "ops", "scratch", "serving", "speed", "system", "information_schema")
+
 
 @dataclass(frozen=True)
 class Base:
@@ -46,6 +53,34 @@ class Base:
     snapshot: int
     vector: Vector
     records: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to build. ``views``: all of the pipeline if empty; a run that leaves views out is published for the named
+    ones only. ``objects``: read the raw objects and judge every record anew, not the columnar archive. ``location``:
+    fold into ``<location>.<view>_states``, beside everything that is served. ``since``: fold only records from this
+    vector, or this append time, on (into a location of its own)."""
+
+    full: bool = False
+    views: tuple[str, ...] = ()
+    run_id: str | None = None
+    pipeline: str = "main"
+    objects: bool = False
+    location: str = SERVED_LOCATION
+    since: Vector | datetime | None = None
+
+    def __post_init__(self) -> None:
+        beside = self.location != SERVED_LOCATION
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,60}", self.location) or self.location in RESERVED:
+            raise TerminalError(
+                f"location {self.location!r}: a name of its own is needed, in lower case letters, digits and _; taken "
+                f"are {', '.join(RESERVED)}"
+            )
+        if self.since is not None and not beside:
+            raise TerminalError("what begins in the middle of the log can never be served: give it a --location")
+        if self.run_id is not None and not re.fullmatch(r"[A-Za-z0-9_]{1,100}", self.run_id):
+            raise TerminalError(f"run id {self.run_id!r}: letters, digits and _ only")
 
 
 @dataclass
@@ -58,21 +93,22 @@ class Run:
     generation: int
     epoch: int
     vector: dict[str, dict[str, int]]
+    location: str = SERVED_LOCATION
+    since: dict[str, dict[str, int]] = field(default_factory=dict)
     views: dict[str, dict[str, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
 
-def build(
-    spark: SparkSession, settings: Settings, pipeline: str, full: bool, names: list[str], run_id: str | None = None
-) -> Run:
+def build(spark: SparkSession, settings: Settings, plan: Plan) -> Run:
     """Fold up to the newest possible boundary and return the run, ready to be published.
 
-    ``names``: the views to build, all of the pipeline if empty; a run that leaves views out is published for the named
-    ones only. Raises TransientError if no epoch is warm and archived yet.
+    Raises TransientError if no epoch is warm and archived yet, TerminalError if the archive does not reach back to
+    where the plan begins.
     """
     began = time.monotonic()
-    run_id = run_id or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}_{uuid.uuid4().hex[:6]}"
-    targets = [view for view in views_of(pipeline) if not names or view.name in names]
+    run_id = plan.run_id or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}_{uuid.uuid4().hex[:6]}"
+    pipeline, beside = plan.pipeline, plan.location != SERVED_LOCATION
+    targets = [view for view in views_of(pipeline) if not plan.views or view.name in plan.views]
     snapshots = snapshots_now(spark)
     with connect(settings) as ops:
         archived = positions(spark, snapshots, settings.kafka.partitions)
@@ -82,17 +118,50 @@ def build(
                 "no epoch of the speed layer is warm and wholly archived yet; wait for the archiver "
                 "(anabranch status) and run this again"
             )
-        bases = {view.name: None if full else _served(ops, view, boundary) for view in targets}
-        kind = "incremental" if any(bases.values()) else "full"
-        run = Run(run_id, kind, pipeline, boundary.generation, boundary.epoch, to_json(boundary.vector))
-        _note(ops, run_id, kind, boundary, pipeline, "building", {})
+        fresh = plan.full or plan.objects or beside
+        bases = {view.name: None if fresh else _served(ops, view, boundary) for view in targets}
+        kind = "replay" if plan.since is not None else "incremental" if any(bases.values()) else "full"
+        since = _since(spark, snapshots, plan.since, boundary)
+        run = Run(
+            run_id, kind, pipeline, boundary.generation, boundary.epoch, to_json(boundary.vector), plan.location,
+            to_json(since),
+        )  # fmt: skip
+        _note(ops, run, "building")
         for view in targets:
-            ensure_batch_table(spark, view)
-        for start, group in _by_start(targets, bases, boundary):
-            _fold_group(spark, run, snapshots, start, boundary, group, bases)
+            ensure_batch_table(spark, batch_name(view, plan.location), view)
+        for start, group in _by_start(targets, bases, since):
+            records = (
+                raw_changes(spark, settings, snapshots, start, boundary.vector)
+                if plan.objects
+                else changes(spark, snapshots, start, boundary.vector)
+            )
+            _fold_group(spark, run, records, start, boundary, group, bases)
         run.seconds = round(time.monotonic() - began, 3)
-        _note(ops, run_id, run.kind, boundary, pipeline, "built", run.views, {"seconds": run.seconds})
+        _note(ops, run, "built")
     return run
+
+
+def _since(
+    spark: SparkSession, snapshots: dict[str, int], since: Vector | datetime | None, boundary: Boundary
+) -> Vector:
+    """Where a fold from nothing starts: at the beginning of the log, or where the plan says."""
+    start: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in boundary.vector.items()}
+    if isinstance(since, datetime):
+        for topic, partitions in first_after(spark, snapshots, since, boundary.vector).items():
+            start[topic] |= partitions
+    elif since is not None:
+        unknown = [
+            f"{topic}/{partition}" for topic, partitions in since.items() for partition in partitions
+            if partition not in start.get(topic, {})
+        ]  # fmt: skip
+        if unknown:
+            raise TerminalError(f"there is no {', '.join(unknown)} in the changelog; there are {sorted(start)}")
+        for topic, partitions in since.items():
+            start[topic] |= partitions
+    return {
+        topic: {p: min(offset, boundary.vector[topic][p]) for p, offset in partitions.items()}
+        for topic, partitions in start.items()
+    }
 
 
 def _served(ops: Connection, view: View, boundary: Boundary) -> Base | None:
@@ -117,15 +186,12 @@ def _served(ops: Connection, view: View, boundary: Boundary) -> Base | None:
     return Base(row["snapshot"], vector, row["records"])
 
 
-def _by_start(
-    targets: list[View], bases: dict[str, Base | None], boundary: Boundary
-) -> list[tuple[Vector, list[View]]]:
+def _by_start(targets: list[View], bases: dict[str, Base | None], since: Vector) -> list[tuple[Vector, list[View]]]:
     """Views grouped by where their fold starts: normally one group, more after a rollback of some views."""
-    zero: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in boundary.vector.items()}
     groups: list[tuple[Vector, list[View]]] = []
     for view in targets:
         base = bases[view.name]
-        start = zero if base is None else base.vector
+        start = since if base is None else base.vector
         for other, members in groups:
             if other == start:
                 members.append(view)
@@ -138,7 +204,7 @@ def _by_start(
 def _fold_group(
     spark: SparkSession,
     run: Run,
-    snapshots: dict[str, int],
+    records: DataFrame,
     start: Vector,
     boundary: Boundary,
     group: list[View],
@@ -146,25 +212,27 @@ def _fold_group(
 ) -> None:
     """One scan and one aggregation for the views that start at the same vector."""
     fold = Fold(view.contribution for view in group)
-    part = weighted(changes(spark, snapshots, start, boundary.vector))
-    reduced = fold.reduced(fold.contributed(part)).persist()
+    reduced = fold.reduced(fold.contributed(weighted(records))).persist()
     try:
         for view in group:
             topic = topic_of(view.entity)
             base = bases[view.name]
             slice_ = reduced.where(F.col("view") == view.name).select(*fold.columns(view.name))
-            records = sum(boundary.vector[topic].values()) - sum(start[topic].values())
+            covered = sum(boundary.vector[topic].values()) - sum(start[topic].values())
             count = slices(spark, view, base.snapshot) + 1 if base else 0
             if base and count > COMBINE_AFTER:
                 slice_, base, count = _combined(spark, view, base, slice_), None, 0
-                records = sum(boundary.vector[topic].values())
+                covered = sum(boundary.vector[topic].values())
+            elif base:
+                slice_ = slice_.coalesce(1)  # one file a run, so that a query opens few
             properties = {
                 "run": run.run_id, "vector": json.dumps(run.vector), "code": code_version(), "slices": str(count)
             }  # fmt: skip
             faults.point("build.before-write")
-            snapshot = write_run(spark, view, run.run_id, base.snapshot if base else None, slice_, properties)
+            table = batch_name(view, run.location)
+            snapshot = write_run(spark, table, run.run_id, base.snapshot if base else None, slice_, properties)
             faults.point("build.between-views")
-            run.views[view.name] = {"snapshot": snapshot, "records": records + (base.records if base else 0)}
+            run.views[view.name] = {"snapshot": snapshot, "records": covered + (base.records if base else 0)}
             log.info("%s: snapshot %d", view.name, snapshot)
     finally:
         reduced.unpersist()
@@ -175,49 +243,77 @@ def _combined(spark: SparkSession, view: View, base: Base, slice_: DataFrame) ->
     return combine(view.contribution, before.unionByName(slice_))
 
 
-def _note(
-    ops: Connection,
-    run_id: str,
-    kind: str,
-    boundary: Boundary,
-    pipeline: str,
-    state: str,
-    views: dict[str, Any],
-    detail: dict[str, Any] | None = None,
-) -> None:
+def _note(ops: Connection, run: Run, state: str) -> None:
+    """Note the run. Only one that is ``built``, into what is served, can be published."""
     ops.execute(
-        "INSERT INTO runs (run_id, kind, pipeline, generation, epoch, vector, views, code_version, state, detail) "
-        "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (run_id) DO UPDATE SET (generation, epoch, "
-        "vector, views, code_version, state, detail, finished_at) = (excluded.generation, excluded.epoch, "
-        "excluded.vector, excluded.views, excluded.code_version, excluded.state, excluded.detail, now())",
+        "INSERT INTO runs (run_id, kind, pipeline, generation, epoch, vector, views, code_version, state, location, "
+        "detail) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (run_id) DO UPDATE SET (kind, "
+        "generation, epoch, vector, views, code_version, state, location, detail, finished_at) = (excluded.kind, "
+        "excluded.generation, excluded.epoch, excluded.vector, excluded.views, excluded.code_version, excluded.state, "
+        "excluded.location, excluded.detail, now())",
         (
-            run_id,
-            kind,
-            pipeline,
-            boundary.generation,
-            boundary.epoch,
-            json.dumps(to_json(boundary.vector)),
-            json.dumps(views),
+            run.run_id,
+            run.kind,
+            run.pipeline,
+            run.generation,
+            run.epoch,
+            json.dumps(run.vector),
+            json.dumps(run.views),
             code_version(),
             state,
-            json.dumps(detail or {}),
+            run.location,
+            json.dumps({"seconds": run.seconds, "since": run.since}),
         ),
     )
 
 
-def main(argv: list[str] | None = None) -> int:
-    """``build [--full] [--view V …] [--run-id ID]``. Prints the run as JSON."""
-    parser = argparse.ArgumentParser(prog="build", description=__doc__)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options of a build, shared by the jobs that build."""
     parser.add_argument("--full", action="store_true", help="fold from nothing, not from what is served")
     parser.add_argument("--view", action="append", default=[], help="only this view (repeatable)")
-    parser.add_argument("--pipeline", default="main")
     parser.add_argument("--run-id", help="name of the run; the same name again replaces it")
+    parser.add_argument("--objects", action="store_true", help="fold the raw objects, not the columnar archive")
+    parser.add_argument("--location", default=SERVED_LOCATION, help="fold into tables of this name, never served")
+    parser.add_argument("--since", help="with --location: a vector as JSON, or an append time in ISO 8601 (UTC)")
+
+
+def plan_of(arguments: argparse.Namespace) -> Plan:
+    """The plan that the options say. Raises TerminalError for one that makes no sense."""
+    return Plan(
+        arguments.full,
+        tuple(arguments.view),
+        arguments.run_id,
+        objects=arguments.objects,
+        location=arguments.location,
+        since=parse_since(arguments.since),
+    )
+
+
+def parse_since(text: str | None) -> Vector | datetime | None:
+    """``{"changelog.order": {"0": 12}}`` or ``2026-05-01T00:00:00Z``. Raises TerminalError for anything else."""
+    if not text:
+        return None
+    try:
+        if text.lstrip().startswith("{"):
+            return from_json(json.loads(text))
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, AttributeError) as error:
+        raise TerminalError(
+            f'position {text!r} ({error}): give a vector, such as {{"changelog.order": {{"0": 12}}}}, or a time, '
+            "such as 2026-05-01T00:00:00Z"
+        ) from error
+
+
+def main(argv: list[str] | None = None) -> int:
+    """``build [--full] [--view V …] [--run-id ID] …``. Prints the run as JSON."""
+    parser = argparse.ArgumentParser(prog="build", description=__doc__)
+    add_options(parser)
     arguments = parser.parse_args(argv)
     settings = Settings()
 
     def work(spark: SparkSession) -> int:
-        run = build(spark, settings, arguments.pipeline, arguments.full, arguments.view, arguments.run_id)
-        print(json.dumps(asdict(run)))
+        print(json.dumps(asdict(build(spark, settings, plan_of(arguments)))))
         return 0
 
     return job(settings, "build", BATCH_CONF, work)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 from pyspark.sql import SparkSession
 
-from batch.build import build
+from batch.build import add_options, build, plan_of
 from batch.ingest import BATCH_CONF, ingest, parse_hole
 from batch.report import EXIT_INCOMPLETE, complain
 from changelog.positions import Vector, covers, from_json
@@ -29,9 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     speed side holds the rest.
     """
     parser = argparse.ArgumentParser(prog="batch", description=__doc__)
-    parser.add_argument("--full", action="store_true")
-    parser.add_argument("--view", action="append", default=[])
-    parser.add_argument("--run-id")
+    add_options(parser)
     parser.add_argument("--accept-hole", action="append", default=[])
     parser.add_argument("--patience", type=float, default=90)
     arguments = parser.parse_args(argv)
@@ -39,9 +37,10 @@ def main(argv: list[str] | None = None) -> int:
     ends = end_offsets(settings)
 
     def work(spark: SparkSession) -> int:
+        plan = plan_of(arguments)
         wait_for_archiver(settings, ends, arguments.patience)
         report = ingest(spark, settings, tuple(parse_hole(text) for text in arguments.accept_hole))
-        run = build(spark, settings, "main", arguments.full, arguments.view, arguments.run_id)
+        run = build(spark, settings, plan)
         print(json.dumps({"ingest": asdict(report), "run": asdict(run)}))
         complain(report)
         return 0

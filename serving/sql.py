@@ -12,19 +12,21 @@ from views.algebra import View
 class Pin:
     """What one publication pins for one view: batch snapshot (None: no batch side yet), generation and epoch.
 
-    ``until`` limits the speed side to epochs before it (for ``verify``, which compares at a cut).
+    ``until`` limits the speed side to epochs before it (for comparisons at a cut). ``table`` is where the batch side
+    is, if not in ``batch.<view>``.
     """
 
     snapshot: int | None
     generation: int
     epoch: int
     until: int | None = None
+    table: str | None = None
 
 
 def batch_side(view: View, pin: Pin) -> str:
     """SELECT of the partial states folded by the batch layer, at the pinned snapshot."""
     columns = ", ".join(field.name for field in view.fields)
-    return f"SELECT {columns} FROM lake.batch.{view.name} FOR VERSION AS OF {pin.snapshot}"
+    return f"SELECT {columns} FROM lake.{pin.table or f'batch.{view.name}'} FOR VERSION AS OF {pin.snapshot}"
 
 
 def speed_side(view: View, pin: Pin) -> str:
@@ -48,6 +50,18 @@ def states(view: View, pin: Pin) -> str:
 def merged(view: View, pin: Pin) -> str:
     """SELECT of what people read."""
     return view.read_sql(states(view, pin))
+
+
+def comparable(view: View) -> dict[str, str]:
+    """Columns that people read, each with an expression that Trino can compare: nested values as JSON, because it does
+    not compare rows in which a field is null."""
+    types = {field.name: field.type for field in view.fields}
+    return {
+        read.name: f"json_format(CAST({read.name} AS JSON))"
+        if types.get(read.name, "").startswith(("array", "struct"))
+        else read.name
+        for read in view.reads
+    }
 
 
 EPOCHS = """

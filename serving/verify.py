@@ -26,7 +26,6 @@ from serving import sql
 from serving.log import log_records
 from serving.publication import Served, current, views_say
 from serving.sql import Pin
-from views.algebra import View
 from views.fold import Fold, weighted
 from views.registry import view_named
 
@@ -205,7 +204,7 @@ def _views(
             ).create()
             pin = Pin(at.snapshot, at.generation, at.epoch, until)
             expected = view.states_sql([f"SELECT {', '.join(f.name for f in view.fields)} FROM {table}"])
-            columns = ", ".join(_comparable(view))
+            columns = ", ".join(f"{expression} AS {name}" for name, expression in sql.comparable(view).items())
             folded = f"SELECT {columns} FROM ({view.read_sql(expected)})"
             merged = f"SELECT {columns} FROM ({sql.merged(view, pin)})"
             for what, one, other in (("missing or wrong", folded, merged), ("unexpected", merged, folded)):
@@ -224,15 +223,6 @@ def _views(
         reduced.unpersist()
         for view in views:
             spark.sql(f"DROP TABLE IF EXISTS {CATALOG}.scratch.{scratch}_{view.name} PURGE")
-
-
-def _comparable(view: View) -> list[str]:
-    """What people read, nested values as JSON: Trino does not compare rows in which a field is null."""
-    types = {field_.name: field_.type for field_ in view.fields}
-    return [
-        f"json_format(CAST({name} AS JSON)) AS {name}" if types.get(name, "").startswith(("array", "struct")) else name
-        for name in (read.name for read in view.reads)
-    ]
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -1,0 +1,73 @@
+"""The log as the raw objects hold it, for a recompute that trusts the columnar archive for nothing but what no object
+holds (records that were mended from Kafka, ranges proven empty)."""
+
+import logging
+from functools import reduce
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from batch.archive_table import archived
+from batch.holes import Stretches, find
+from changelog.archive.objects import ABOUT, BROKEN, RANGE, RawObject, read_objects
+from changelog.archive.store import ArchiveStore
+from changelog.classify import CHANGE, DUPLICATE
+from changelog.positions import Vector
+from changelog.typed import typed
+from runtime.settings import Settings
+
+log = logging.getLogger("raw")
+
+IDENTITY = ("topic", "key", "service_name", "identifier")
+
+
+def raw_changes(
+    spark: SparkSession, settings: Settings, snapshots: dict[str, int], lower: Vector, upper: Vector
+) -> DataFrame:
+    """The changes with ``lower`` <= offset < ``upper``, judged and told from duplicates anew, from the raw objects.
+
+    Columns: as :func:`batch.archive_table.changes`. What no object holds is taken from the columnar archive at
+    ``snapshots``, and said in the log.
+    """
+    objects = [
+        RawObject(topic, item.partition, item.key, item.etag)
+        for topic, partitions in upper.items()
+        for item in ArchiveStore(settings.s3).list_objects(topic)
+        if item.partition in partitions
+    ]
+    zero: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in upper.items()}
+    read = read_objects(spark, settings.s3, objects, zero).persist()
+    found: Stretches = {(topic, partition): [] for topic, partitions in upper.items() for partition in partitions}
+    for row in read.where(F.col("kind").isin(RANGE, BROKEN)).drop("key", "value").collect():
+        if row["kind"] == BROKEN:
+            log.warning("%s", row["reason"])
+            continue
+        found[row["topic"], row["kafka_partition"]].append((row["kafka_offset"], int(row["identifier"])))
+    for (topic, partition), stretches in found.items():
+        stretches.append((upper[topic][partition], upper[topic][partition]))  # a gap before the end is a gap as well
+    parts = [typed(read.where(~F.col("kind").isin(*ABOUT)))]
+    missing = find(found, zero)
+    if missing:
+        log.info("no object holds %s: taken from the columnar archive", ", ".join(map(str, missing)))
+        inside = " OR ".join(
+            f"(topic = '{hole.topic}' AND kafka_partition = {hole.partition} AND kafka_offset BETWEEN {hole.first} AND "
+            f"{hole.last})"
+            for hole in missing
+        )
+        parts.append(archived(spark, snapshots).where(inside))
+    columns = [*IDENTITY, "kind", "kafka_partition", "kafka_offset", "append_time", "current", "original"]
+    records = reduce(DataFrame.unionByName, [part.select(*columns) for part in parts])
+    copies = Window.partitionBy(*IDENTITY, "kind").orderBy("kafka_offset")
+    marked = records.withColumn(
+        "kind",
+        F.when((F.col("kind") == CHANGE) & (F.row_number().over(copies) > 1), DUPLICATE).otherwise(F.col("kind")),
+    )
+    wanted = " OR ".join(
+        f"(topic = '{topic}' AND kafka_partition = {partition} AND kafka_offset >= {lower[topic].get(partition, 0)} "
+        f"AND kafka_offset < {end})"
+        for topic, partitions in upper.items()
+        for partition, end in partitions.items()
+    )
+    changes = ["kind", "topic", "kafka_partition", "kafka_offset", "append_time", "current", "original"]
+    return marked.where(F.col("kind") == CHANGE).where(wanted).select(*changes)

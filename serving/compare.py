@@ -1,0 +1,194 @@
+"""Comparison: what a finished run would change, row by row, before anybody sees it.
+
+Both sides are read at one cut of the log: what is served, with its speed side up to the run's boundary, against the
+run's batch side alone. Where the run stands on another generation of the speed layer, its boundary is no epoch's start
+of the served one; then the nearest epoch below is taken and the number of records between is told.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from trino.dbapi import Connection as TrinoConnection
+
+from changelog.positions import Vector, covers, from_json
+from runtime import ops, trino
+from runtime.errors import TerminalError
+from runtime.ops import Connection
+from runtime.settings import Settings, topic_of
+from serving import sql
+from serving.publication import Served, current
+from serving.sql import Pin
+from views.algebra import View
+from views.registry import view_named
+
+EXAMPLES = 20
+
+
+@dataclass
+class Difference:
+    """One view compared. ``only_served``, ``only_run``: rows by key; ``changed``: rows whose measures differ, and of
+    each measure how many. ``late_copies``: duplicates beyond the horizon, which what is served still counts and the run
+    does not. ``records_apart``: records between the two cuts; 0 means the comparison is exact."""
+
+    view: str
+    rows: int = 0
+    only_served: int = 0
+    only_run: int = 0
+    changed: int = 0
+    measures: dict[str, int] = field(default_factory=dict)
+    late_copies: int = 0
+    records_apart: int = 0
+    examples: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def differing(self) -> int:
+        return self.only_served + self.only_run + self.changed
+
+
+@dataclass
+class Comparison:
+    """All views of a run, and whether differences are accounted for: there are none, or late copies explain them, or
+    the code is another."""
+
+    run_id: str
+    code_changed: bool
+    views: list[Difference] = field(default_factory=list)
+
+    @property
+    def unexplained(self) -> list[str]:
+        """Views that differ although nothing that is known says why."""
+        if self.code_changed:
+            return []
+        return [d.view for d in self.views if d.differing and not d.late_copies and not d.records_apart]
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "unexplained": self.unexplained}
+
+
+def compare(settings: Settings, run_id: str) -> Comparison:
+    """Compare a finished run with what is served, and note the report in ``ops.comparisons``.
+
+    Reads only, else. A second call compares anew and replaces the report. Raises TerminalError if there is no such run.
+    """
+    with ops.connect(settings) as connection:
+        run = connection.execute("SELECT * FROM runs WHERE run_id = %s AND state = 'built'", (run_id,)).fetchone()
+        if run is None:
+            raise TerminalError(f"there is no finished run {run_id} to compare")
+        served = {one.view: one for one in current(connection)}
+        folded_by = {
+            row["code_version"]
+            for row in connection.execute(
+                "SELECT code_version FROM runs WHERE run_id = ANY(%s)", ([one.run_id for one in served.values()],)
+            ).fetchall()
+        }
+        lake = trino.connect(settings)
+        report = Comparison(run_id, bool(folded_by - {run["code_version"]}))
+        vector = from_json(run["vector"])
+        for name, built in sorted(run["views"].items()):
+            if name in served:
+                table = None if run["location"] == "batch" else f"{run['location']}.{name}_states"
+                new = Pin(built["snapshot"], run["generation"], run["epoch"], table=table)
+                report.views.append(_compare(lake, connection, served[name], new, vector))
+        connection.execute(
+            "INSERT INTO comparisons (run_id, report) VALUES (%s, %s) ON CONFLICT (run_id) DO UPDATE SET "
+            "(report, compared_at) = (excluded.report, now())",
+            (run_id, json.dumps(report.to_json(), default=str)),
+        )
+    return report
+
+
+def _compare(lake: TrinoConnection, connection: Connection, served: Served, new: Pin, vector: Vector) -> Difference:
+    view = view_named(served.view)
+    found = Difference(view.name)
+    old = served.pin
+    if old.generation == new.generation:
+        until = max(old.epoch, new.epoch)
+        found.late_copies = _late_copies(lake, view, served, new, vector)
+    else:
+        until, found.records_apart = _nearest(lake, served, vector, topic_of(view.entity))
+    old = replace(old, until=until)
+    new = replace(new, until=until if old.generation == new.generation else new.epoch)
+    _, rows = trino.execute(lake, _counts(view, old, new))
+    measures = _measures(view)
+    found.rows, found.only_served, found.only_run, found.changed, *differ = (int(value or 0) for value in rows[0])
+    found.measures = {name: number for name, number in zip(measures, differ, strict=True) if number}
+    if found.differing:
+        columns, rows = trino.execute(lake, f"{_differences(view, old, new)} LIMIT {EXAMPLES}")
+        found.examples = [dict(zip(columns, row, strict=True)) for row in rows]
+    return found
+
+
+def _keys(view: View) -> list[str]:
+    keys = {key.field.name for key in view.contribution.keys}
+    return [read.name for read in view.reads if read.name in keys]
+
+
+def _measures(view: View) -> list[str]:
+    keys = set(_keys(view))
+    return [read.name for read in view.reads if read.name not in keys]
+
+
+def _joined(view: View, old: Pin, new: Pin) -> str:
+    columns = ", ".join(f"{expression} AS {name}" for name, expression in sql.comparable(view).items())
+    on = " AND ".join(f"o.{key} IS NOT DISTINCT FROM n.{key}" for key in _keys(view))
+    sides = [f"(SELECT {columns}, true AS here FROM ({sql.merged(view, pin)}))" for pin in (old, new)]
+    return f"{sides[0]} o FULL JOIN {sides[1]} n ON {on}"
+
+
+def _differ(measure: str) -> str:
+    return f"o.{measure} IS DISTINCT FROM n.{measure}"
+
+
+def _counts(view: View, old: Pin, new: Pin) -> str:
+    both = "o.here AND n.here"
+    changed = " OR ".join(_differ(measure) for measure in _measures(view)) or "false"
+    each = "".join(f", count_if({both} AND {_differ(measure)})" for measure in _measures(view))
+    return (
+        f"SELECT count(*), count_if(n.here IS NULL), count_if(o.here IS NULL), count_if({both} AND ({changed})){each} "
+        f"FROM {_joined(view, old, new)}"
+    )
+
+
+def _differences(view: View, old: Pin, new: Pin) -> str:
+    """Rows that differ: the key, and each measure as it is served and as the run has it."""
+    keys = ", ".join(f"coalesce(o.{key}, n.{key}) AS {key}" for key in _keys(view))
+    measures = "".join(f", o.{name} AS {name}_served, n.{name} AS {name}_run" for name in _measures(view))
+    changed = " OR ".join(["o.here IS NULL", "n.here IS NULL", *(_differ(measure) for measure in _measures(view))])
+    return f"SELECT {keys}{measures} FROM {_joined(view, old, new)} WHERE {changed}"
+
+
+def _late_copies(lake: TrinoConnection, view: View, served: Served, new: Pin, vector: Vector) -> int:
+    """Changes that the speed layer counted between the two boundaries, less those that the archive counts there."""
+    topic = topic_of(view.entity)
+    if new.epoch <= served.epoch:
+        return 0
+    between = " OR ".join(
+        f"(kafka_partition = {partition} AND kafka_offset >= {first} AND kafka_offset < {vector[topic][partition]})"
+        for partition, first in served.vector[topic].items()
+    )
+    _, rows = trino.execute(
+        lake,
+        "SELECT (SELECT sum(s.journal.changes) FROM lake.speed.main s WHERE s.view = 'journal' AND "
+        f"s.journal.topic = '{topic}' AND s.generation = {new.generation} AND s.epoch >= {served.epoch} AND "
+        f"s.epoch < {new.epoch}), (SELECT count(*) FROM lake.archive.\"{view.entity}\" WHERE kind = 'change' AND "
+        f"({between}))",
+    )
+    return int(rows[0][0] or 0) - int(rows[0][1])
+
+
+def _nearest(lake: TrinoConnection, served: Served, vector: Vector, topic: str) -> tuple[int, int]:
+    """(the last epoch of the served generation that starts at or before ``vector``, records of ``topic`` between)."""
+    _, rows = trino.execute(
+        lake,
+        "SELECT s.epoch, s.journal.topic, s.journal.kafka_partition, s.journal.start_offset, s.journal.end_offset "
+        f"FROM lake.speed.main s WHERE s.view = 'journal' AND s.generation = {served.generation} "
+        f"AND s.epoch >= {served.epoch}",
+    )
+    starts: dict[int, Vector] = {served.epoch: served.vector}
+    for epoch, name, partition, first, end in rows:
+        starts.setdefault(epoch, {}).setdefault(name, {})[partition] = first
+        starts.setdefault(epoch + 1, {}).setdefault(name, {}).setdefault(partition, end)
+    until = max((epoch for epoch, start in starts.items() if covers(vector, start)), default=served.epoch)
+    apart = sum(vector[topic].values()) - sum(starts[until][topic].values())
+    return until, abs(apart)

@@ -1,0 +1,141 @@
+"""Lag and freshness: how far archiver, speed layer, ingest and boundary are behind the log, in records and seconds.
+
+Measured into ``ops.lag``, a row for each component and topic-partition. Positions are read where each component tells
+them: the archiver's and the speed layer's heartbeats (Spark's progress, from its listener), the archived positions, the
+served vectors. ``behind_seconds`` is the age, by the broker's clock, of the first record not yet passed.
+"""
+
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from confluent_kafka import Consumer, TopicPartition
+
+from changelog.positions import Vector, from_json
+from changelog.topics import end_offsets, start_offsets
+from runtime import ops
+from runtime.ops import Connection
+from runtime.settings import Settings
+from serving.publication import current
+
+COMPONENTS = ("archiver", "speed", "ingest", "boundary")
+"""In the order in which a record passes them. ``boundary``: the oldest of what is served."""
+
+PATIENCE = 10.0
+
+
+@dataclass(frozen=True)
+class Lag:
+    """One component at one topic-partition. ``behind_seconds``: None if the record that waits could not be read."""
+
+    component: str
+    topic: str
+    partition: int
+    offset: int
+    end: int
+    behind_seconds: float | None
+
+    @property
+    def records(self) -> int:
+        return max(0, self.end - self.offset)
+
+
+def measure(settings: Settings) -> list[Lag]:
+    """Measure now, note it in ``ops.lag``, and return it. Raises TransientError if Kafka or PostgreSQL is away."""
+    with ops.connect(settings) as connection:
+        positions = read_positions(connection)
+        ends, starts = end_offsets(settings), start_offsets(settings)
+        waiting = {
+            (topic, partition, max(positions[name].get(topic, {}).get(partition, 0), starts[topic][partition]))
+            for name in positions
+            for topic, partitions in ends.items()
+            for partition, end in partitions.items()
+            if positions[name].get(topic, {}).get(partition, 0) < end
+        }
+        appended = append_times(settings, waiting)
+        now = datetime.now(UTC)
+        found = []
+        for name, vector in positions.items():
+            for topic, partitions in ends.items():
+                for partition, end in partitions.items():
+                    offset = vector.get(topic, {}).get(partition, 0)
+                    at = appended.get((topic, partition, max(offset, starts[topic][partition])))
+                    behind = 0.0 if offset >= end else (now.timestamp() - at if at else None)
+                    found.append(Lag(name, topic, partition, offset, end, behind))
+        for lag in found:
+            connection.execute(
+                "INSERT INTO lag VALUES (%s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING",
+                (now, lag.component, lag.topic, lag.partition, lag.offset, lag.end, lag.records, lag.behind_seconds),
+            )
+        connection.execute(
+            "DELETE FROM lag WHERE measured_at < %s::timestamptz - make_interval(days => %s)",
+            (now, settings.watch.keep_days),
+        )
+    return found
+
+
+def read_positions(connection: Connection) -> dict[str, Vector]:
+    """How far each component is. One that says nothing, because it is starting, is left out."""
+    said = {
+        row["name"]: row["detail"]
+        for row in connection.execute(
+            "SELECT name, detail FROM services WHERE name IN ('archiver', 'speed')"
+        ).fetchall()
+    }
+    archived: Vector = {}
+    for row in connection.execute("SELECT topic, kafka_partition, kafka_offset FROM archived").fetchall():
+        archived.setdefault(row["topic"], {})[row["kafka_partition"]] = row["kafka_offset"]
+    boundary: Vector = {}
+    for view in current(connection):
+        for topic, partitions in view.vector.items():
+            for partition, offset in partitions.items():
+                known = boundary.setdefault(topic, {})
+                known[partition] = min(offset, known.get(partition, offset))
+    heard: dict[str, Vector] = {}
+    for name, field in (("archiver", "committed"), ("speed", "end")):
+        if (said.get(name) or {}).get(field):
+            heard[name] = from_json(said[name][field])
+    return {**heard, "ingest": archived, "boundary": boundary}
+
+
+def append_times(settings: Settings, places: set[tuple[str, int, int]]) -> dict[tuple[str, int, int], float]:
+    """The append time (seconds since 1970) of the first record at or after each (topic, partition, offset).
+
+    A place behind which only transaction markers wait is left out.
+    """
+    found: dict[tuple[str, int, int], float] = {}
+    todo = sorted(places)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": settings.kafka.bootstrap,
+            "group.id": "anabranch-watch",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "log_level": 3,
+        }
+    )
+    try:
+        while todo:
+            asked: dict[tuple[str, int], tuple[str, int, int]] = {}
+            for place in todo:
+                asked.setdefault(place[:2], place)  # a partition is read at one place at a time
+            todo = [place for place in todo if asked[place[:2]] != place]
+            consumer.assign([TopicPartition(*place) for place in asked.values()])
+            deadline = time.monotonic() + PATIENCE
+            while asked and time.monotonic() < deadline:
+                for message in consumer.consume(len(asked), 1.0):
+                    answered = (message.topic() or "", message.partition() or 0)
+                    if answered in asked:  # or it is the second record of a partition
+                        place = asked.pop(answered)
+                        if message.error() is None:
+                            found[place] = message.timestamp()[1] / 1000
+    finally:
+        consumer.close()
+    return found
+
+
+def retention_used(settings: Settings, lags: list[Lag]) -> float:
+    """The age of the boundary as a share of Kafka's retention: at 1 Kafka begins to let go of what only it has."""
+    ages = [lag.behind_seconds or 0.0 for lag in lags if lag.component == "boundary"]
+    return max(ages, default=0.0) * 1000 / settings.kafka.retention_ms

@@ -1,0 +1,105 @@
+"""Watching: lag is measured, and who looks after the platform is told when a limit is passed and when it is well again.
+
+An alert is told once when it begins and once when it ends: to the log, and to a webhook if one is configured (a POST of
+``{"state", "alert", "message", "since"}``). One that could not be delivered is tried again with the next look.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from runtime import ops
+from runtime.ops import Connection
+from runtime.settings import Settings
+from serving.lag import Lag, measure, retention_used
+
+log = logging.getLogger("watch")
+
+
+@dataclass
+class Watch:
+    """What one look found: the worst lag of each component, and the alerts that are raised now."""
+
+    lag: dict[str, dict[str, float | int | None]] = field(default_factory=dict)
+    alerts: dict[str, str] = field(default_factory=dict)
+
+
+def watch(settings: Settings) -> Watch:
+    """Look once: measure, note alerts in ``ops.alerts``, tell of those that begin or end."""
+    lags = measure(settings)
+    found = Watch(worst(lags), alerts(settings, lags))
+    with ops.connect(settings) as connection:
+        _tell(settings, connection, found.alerts)
+    return found
+
+
+def worst(lags: list[Lag]) -> dict[str, dict[str, float | int | None]]:
+    """For each component the records behind, summed, and the age of the oldest of them in seconds."""
+    summed: dict[str, dict[str, float | int | None]] = {}
+    for lag in lags:
+        one = summed.setdefault(lag.component, {"records": 0, "behind_seconds": 0.0})
+        one["records"] = (one["records"] or 0) + lag.records
+        one["behind_seconds"] = round(max(one["behind_seconds"] or 0.0, lag.behind_seconds or 0.0), 3)
+    return summed
+
+
+def alerts(settings: Settings, lags: list[Lag]) -> dict[str, str]:
+    """What is beyond its limit: name of the alert → message with the remedy."""
+    raised = {}
+    limits = settings.watch.max_behind_seconds
+    remedy = {
+        "archiver": "anabranch logs archiver; what Kafka lets go of before it is archived is lost to the batch layer",
+        "speed": "anabranch logs speed; merged views are late until it has caught up, never wrong",
+        "ingest": "look at the DAG batch_views, task ingest: holes and damaged objects are named in its log",
+        "boundary": "look at the DAG batch_views; a hold after a rollback keeps the boundary too: anabranch release",
+    }
+    for component, limit in limits.items():
+        late = [lag for lag in lags if lag.component == component and (lag.behind_seconds or 0) > limit]
+        if late:
+            most = max(late, key=lambda lag: lag.behind_seconds or 0)
+            raised[f"{component} is late"] = (
+                f"{component} is {most.behind_seconds:.0f} s behind at {most.topic}/{most.partition}, offset "
+                f"{most.offset} of {most.end} (limit {limit:.0f} s): {remedy[component]}"
+            )
+    used = retention_used(settings, lags)
+    if used > 0.5:
+        raised["boundary nears Kafka's retention"] = (
+            f"the boundary's age is {used:.0%} of Kafka's retention: run the batch layer now (anabranch batch), or "
+            "lengthen retention.ms of the changelog topics, before only the archive has what the speed side needs"
+        )
+    return raised
+
+
+def _tell(settings: Settings, connection: Connection, raised: dict[str, str]) -> None:
+    for name, message in raised.items():
+        connection.execute(
+            "INSERT INTO alerts (alert, message) VALUES (%s, %s) ON CONFLICT (alert) DO UPDATE SET message = "
+            "excluded.message, ended_at = NULL, since = CASE WHEN alerts.ended_at IS NULL THEN alerts.since ELSE now() "
+            "END, told = CASE WHEN alerts.ended_at IS NULL THEN alerts.told END",
+            (name, message),
+        )
+    connection.execute(
+        "UPDATE alerts SET ended_at = now() WHERE ended_at IS NULL AND NOT alert = ANY(%s)", (list(raised),)
+    )
+    for row in connection.execute("SELECT * FROM alerts").fetchall():
+        state = "raised" if row["ended_at"] is None else "ended"
+        if row["told"] == state or (state == "ended" and row["told"] is None):
+            continue
+        (log.warning if state == "raised" else log.info)("alert %s: %s", state, row["message"])
+        if _post(settings, {**{k: row[k] for k in ("alert", "message")}, "state": state, "since": str(row["since"])}):
+            connection.execute("UPDATE alerts SET told = %s WHERE alert = %s", (state, row["alert"]))
+
+
+def _post(settings: Settings, body: dict[str, Any]) -> bool:
+    """Whether the webhook took it; true where none is configured."""
+    url = settings.watch.webhook_url.get_secret_value()
+    if not url:
+        return True
+    try:
+        httpx.post(url, json=body, timeout=10).raise_for_status()
+    except httpx.HTTPError as error:
+        log.warning("the webhook did not take the alert, it is tried again: %s", type(error).__name__)
+        return False
+    return True
