@@ -66,8 +66,10 @@ class Comparison:
         return {**asdict(self), "unexplained": self.unexplained}
 
 
-def compare(settings: Settings, run_id: str) -> Comparison:
+def compare(settings: Settings, run_id: str, lake: TrinoConnection | None = None) -> Comparison:
     """Compare a finished run with what is served, and note the report in ``ops.comparisons``.
+
+    ``lake``: a connection to Trino with default catalog ``lake``; without it one is made from the settings.
 
     Reads only, else. A second call compares anew and replaces the report. Raises TerminalError if there is no such run.
     """
@@ -82,7 +84,7 @@ def compare(settings: Settings, run_id: str) -> Comparison:
                 "SELECT code_version FROM runs WHERE run_id = ANY(%s)", ([one.run_id for one in served.values()],)
             ).fetchall()
         }
-        lake = trino.connect(settings)
+        lake = lake or trino.connect(settings)
         report = Comparison(run_id, bool(folded_by - {run["code_version"]}))
         vector = from_json(run["vector"])
         for name, built in sorted(run["views"].items()):

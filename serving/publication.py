@@ -125,15 +125,23 @@ def publish(settings: Settings, run_id: str | None = None, pipeline: str = "main
         return _publish(settings, connection, pipeline, "batch", run["run_id"], chosen)
 
 
-def rollback(settings: Settings, names: list[str], to: int | None = None, pipeline: str = "main") -> Published:
+def rollback(
+    settings: Settings, names: list[str], to: int | None = None, request: str | None = None, pipeline: str = "main"
+) -> Published:
     """Publish, of each view named, the pair that was served before, or that of publication ``to``; hold automatic
     publication.
 
-    Without names: all views, or all of ``to``. A second call without ``to`` goes one further back. Raises
-    TerminalError where there is nothing before, its generation no longer runs, or maintenance has retired it.
+    Without names: all views, or all of ``to``. A second call without ``to`` goes one further back, unless it names the
+    same ``request``: what was asked for once is done once. Raises TerminalError where there is nothing before, its
+    generation no longer runs, or maintenance has retired it.
     """
     with ops.connect(settings) as connection, ops.publication_lock(connection):
         _recover(settings, connection)
+        asked = connection.execute(
+            "SELECT 1 FROM publications WHERE kind = 'rollback' AND run_id = %s", (request,)
+        ).fetchone()
+        if asked:
+            return Published(None, "rollback", ())
         newest = connection.execute(
             "SELECT max(generation) AS g FROM generations WHERE pipeline = %s", (pipeline,)
         ).fetchone()
@@ -147,7 +155,7 @@ def rollback(settings: Settings, names: list[str], to: int | None = None, pipeli
                 )
             chosen.append(before)
         _check_there(settings, connection, pipeline, chosen)
-        return _publish(settings, connection, pipeline, "rollback", None, chosen)
+        return _publish(settings, connection, pipeline, "rollback", request, chosen)
 
 
 def release(settings: Settings, pipeline: str = "main") -> bool:
@@ -286,7 +294,7 @@ def _raise_if_held(connection: Connection, pipeline: str) -> None:
 def _publish(
     settings: Settings, connection: Connection, pipeline: str, kind: str, run_id: str | None, views: list[Served]
 ) -> Published:
-    """Record what is to be served, then serve it."""
+    """Record what is to be served, then serve it. ``run_id``: the run, or who asked for a rollback."""
     with connection.transaction():
         row = connection.execute(
             "INSERT INTO publications (pipeline, kind, run_id, generation, state, code_version) "

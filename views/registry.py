@@ -1,8 +1,11 @@
 """All views. A module of this package that defines ``VIEW`` is a view; nothing else has to be touched to add one."""
 
 import pkgutil
+import re
 from functools import cache
 from importlib import import_module
+from importlib.abc import SourceLoader
+from importlib.util import find_spec
 
 import views
 from runtime.errors import DefinitionError
@@ -11,13 +14,25 @@ from views.algebra import View
 
 @cache
 def all_views() -> tuple[View, ...]:
-    """Every view, by name. Raises DefinitionError if two share a name."""
-    found: dict[str, View] = {}
-    for module in pkgutil.iter_modules(views.__path__):
-        view = getattr(import_module(f"views.{module.name}"), "VIEW", None)
-        if isinstance(view, View) and found.setdefault(view.name, view) is not view:
-            raise DefinitionError(f"two views are named {view.name!r}")
-    return tuple(found[name] for name in sorted(found))
+    """Every view, by name. Raises DefinitionError if one is not named like its module."""
+    found = []
+    for name in view_names():
+        view = import_module(f"views.{name}").VIEW
+        if not isinstance(view, View) or view.name != name:
+            raise DefinitionError(f"views/{name}.py has to define VIEW, a view named {name!r}; it defines {view!r}")
+        found.append(view)
+    return tuple(found)
+
+
+def view_names() -> tuple[str, ...]:
+    """The names of all views, in order, without importing one: a view's module is named like it."""
+    names = sorted(module.name for module in pkgutil.iter_modules(views.__path__))
+    return tuple(name for name in names if re.search(r"^VIEW\b", _source(name), re.MULTILINE))
+
+
+def _source(name: str) -> str:
+    spec = find_spec(f"views.{name}")
+    return (spec.loader.get_source(spec.name) if spec and isinstance(spec.loader, SourceLoader) else None) or ""
 
 
 def views_of(pipeline: str) -> tuple[View, ...]:

@@ -1,5 +1,6 @@
 """What a definition may ask for, and what follows from it: keys, states, and the SQL that adds them."""
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,10 +11,11 @@ import pytest
 import views
 from runtime.errors import DefinitionError, TerminalError
 from runtime.settings import ENTITIES
+from runtime.version import ROOT
 from views.aggregate import IMMUTABLE, ROWS, Aggregate, Average, Count, Measure, Sum
 from views.algebra import REDUCERS, Field, Key, Read, State, View
 from views.latest import Latest
-from views.registry import all_views, view_named, views_of
+from views.registry import all_views, view_named, view_names, views_of
 
 pytestmark = pytest.mark.unit
 
@@ -158,17 +160,28 @@ def define(directory: Path, module: str, name: str, pipeline: str = "main") -> N
 
 
 def test_a_module_that_defines_a_view_is_all_that_a_view_needs(more_views: Path) -> None:
-    define(more_views, "added_here", "added", pipeline="joins")
+    define(more_views, "added", "added", pipeline="joins")
     assert view_named("added") in all_views()
     assert "added" in {view.name for view in views_of("joins")}
     assert "added" not in {view.name for view in views_of("main")}
     assert [view.name for view in all_views()] == sorted(view.name for view in all_views())
 
 
-def test_two_views_of_one_name_are_refused(more_views: Path) -> None:
+def test_a_view_that_is_not_named_like_its_module_is_refused(more_views: Path) -> None:
     define(more_views, "revenue_again", "revenue")
-    with pytest.raises(DefinitionError, match="two views are named 'revenue'"):
+    with pytest.raises(
+        DefinitionError, match=r"views/revenue_again.py has to define VIEW, a view named 'revenue_again'"
+    ):
         all_views()
+
+
+def test_the_names_are_known_without_importing_a_view(more_views: Path) -> None:
+    define(more_views, "added", "added")
+    assert view_names() == tuple(view.name for view in all_views())
+    command = (
+        "import sys; from views.registry import view_names; assert view_names(); assert 'pyspark' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", command], check=True, cwd=ROOT)
 
 
 def test_a_view_that_is_not_there_is_said_with_those_that_are() -> None:
