@@ -21,7 +21,9 @@ from runtime import ops, trino
 from runtime.errors import TerminalError
 from runtime.settings import Settings
 from runtime.version import ROOT
+from serving import compare as comparison
 from serving import publication, sql
+from serving.beside import show
 from serving.publication import current
 from serving.wait import wait as wait_until
 from speed.generation import begin
@@ -41,7 +43,20 @@ class Format(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    for command in (batch, publish, publications, rollback, release, boundary, views, explain, query, wait, verify):
+    for command in (
+        batch,
+        compare,
+        publish,
+        publications,
+        rollback,
+        release,
+        boundary,
+        views,
+        explain,
+        query,
+        wait,
+        verify,
+    ):
         app.command()(command)
     generation = typer.Typer(help="Lives of the speed application's code and state.", no_args_is_help=True)
     generation.command("new")(generation_new)
@@ -55,6 +70,11 @@ def batch(
     run_id: Annotated[str | None, typer.Option(help="name of the run; the same name again replaces it")] = None,
     no_publish: Annotated[bool, typer.Option("--no-publish", help="build beside what is served, and stop")] = False,
     patience: Annotated[float, typer.Option(help="seconds to wait for the archiver; 0: take what is there")] = 90,
+    objects: Annotated[bool, typer.Option("--objects", help="fold the raw objects, not the columnar archive")] = False,
+    location: Annotated[str, typer.Option(help="fold into tables of this name, which are never served")] = "batch",
+    since: Annotated[
+        str | None, typer.Option(help="with --location: a vector as JSON, or an append time in ISO 8601 (UTC)")
+    ] = None,
     accept_hole: Annotated[
         list[str] | None, typer.Option(help="TOPIC/PARTITION/FIRST-LAST: offsets that are lost for good")
     ] = None,
@@ -72,6 +92,9 @@ def batch(
         *(part for name in view or [] for part in ("--view", name)),
         *(["--run-id", run_id] if run_id else []),
         *(part for hole in accept_hole or [] for part in ("--accept-hole", hole)),
+        *(["--objects"] if objects else []),
+        *("--location", location),
+        *(["--since", since] if since else []),
         *("--patience", str(patience)),
     ]
     result = spark_job("batch.run", options, "batch", (0, EXIT_INCOMPLETE))
@@ -79,12 +102,25 @@ def batch(
     if not as_json:
         typer.echo(f"ingested: {archived['records'] or 'nothing new'} in {archived['seconds']} s")
         typer.echo(f"built: run {run['run_id']} ({run['kind']}) up to epoch {run['epoch']} in {run['seconds']} s")
-    published = None if no_publish else publication.publish(Settings(), run["run_id"])
+    beside = location != "batch"
+    rows = show(Settings(), run["run_id"]) if beside else {}
+    published = None if no_publish or beside else publication.publish(Settings(), run["run_id"])
     if as_json:
         typer.echo(json.dumps({**result, "publication": published.publication if published else None}))
     elif published:
         _say_published(published)
+    for name, number in rows.items():
+        typer.echo(f"lake.{location}.{name}: {number:,} rows", err=as_json)
     complain(Report(**archived))
+
+
+def compare(
+    run: Annotated[str, typer.Argument(help="a finished run that is not published (anabranch batch --no-publish)")],
+    as_json: AsJson = False,
+) -> None:
+    """Show what publishing a finished run would change, row by row, at one cut of the log."""
+    report = comparison.compare(Settings(), run)
+    typer.echo(json.dumps(report.to_json(), default=str) if as_json else comparison.described(report))
 
 
 def publish(

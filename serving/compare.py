@@ -194,3 +194,25 @@ def _nearest(lake: TrinoConnection, served: Served, vector: Vector, topic: str) 
     until = max((epoch for epoch, start in starts.items() if covers(vector, start)), default=served.epoch)
     apart = sum(vector[topic].values()) - sum(starts[until][topic].values())
     return until, abs(apart)
+
+
+def described(report: Comparison) -> str:
+    """A comparison as text: a line for each view, and its examples below."""
+    lines = [f"run {report.run_id}" + (", folded by other code than what is served" if report.code_changed else "")]
+    for view in report.views:
+        if not view.differing:
+            lines.append(f"{view.view}: all {view.rows} rows are the same")
+            continue
+        measures = ", ".join(f"{name} in {number}" for name, number in view.measures.items())
+        lines.append(
+            f"{view.view}: of {view.rows} rows {view.differing} differ: {view.only_served} only served, "
+            f"{view.only_run} only in the run, {view.changed} changed" + (f" ({measures})" if measures else "")
+        )
+        if view.late_copies:
+            lines.append(
+                f"  {view.late_copies} copies beyond the horizon are counted in what is served, not in the run"
+            )
+        if view.records_apart:
+            lines.append(f"  the two are {view.records_apart} records apart: they stand on different generations")
+        lines += [f"  {', '.join(f'{name}={value}' for name, value in row.items())}" for row in view.examples]
+    return "\n".join(lines)

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from infra import platform as local_platform
 from runtime.settings import Settings
+from runtime.spark import session
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +30,11 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Settings]:
             print("\n".join(lines))  # shown where something failed
             if not request.session.testsfailed:
                 shutil.rmtree(home.parent)
+
+
+@pytest.fixture(scope="session")
+def lake(platform: Settings) -> Iterator[SparkSession]:
+    """A Spark session on the platform's lake, in the test process."""
+    made = session(platform, "tests", "2g", {"spark.sql.shuffle.partitions": "2"})
+    yield made
+    made.stop()

@@ -116,12 +116,13 @@ def shop(seed: int, records: int) -> list[Record]:
     return list(Shop(seed=seed, duplicates=0.05, late=0.05, broken=0.02, rate=50).records(records))
 
 
-def run(*arguments: str, status: int = 0, **environment: str) -> str:
-    """Run ``anabranch`` as a user does. Returns its standard output; fails the test on another exit status."""
+def run(*arguments: str, status: int = 0, error: bool = False, **environment: str) -> str:
+    """Run ``anabranch`` as a user does. Returns its standard output, or its standard error; fails the test on another
+    exit status."""
     done = start(*arguments, **environment)
     out, err = done.communicate(timeout=400)
     assert done.returncode == status, f"anabranch {' '.join(arguments)}: exit status {done.returncode}\n{out}\n{err}"
-    return out
+    return err if error else out
 
 
 def start(*arguments: str, module: str = "infra.cli", **environment: str) -> "subprocess.Popen[str]":

@@ -51,37 +51,37 @@ def offset_of(spark: SparkSession, table: str) -> str:
     return f"kafka_partition = {row[0]} AND kafka_offset = {row[1]}"
 
 
-def test_nothing_is_reported_when_nothing_was_done(platform: Settings, spark: SparkSession) -> None:
-    report = verify(spark, platform)
+def test_nothing_is_reported_when_nothing_was_done(platform: Settings, lake: SparkSession) -> None:
+    report = verify(lake, platform)
     assert report.differences == []
     assert report.records["duplicate"] > 0
     assert report.records["bad"] > 0
     assert min(report.compared.values()) > 0
 
 
-def test_the_archive(platform: Settings, spark: SparkSession) -> None:
+def test_the_archive(platform: Settings, lake: SparkSession) -> None:
     removed, added, altered = "lake.archive.session", "lake.archive.event", "lake.archive.order"
     with tampered(
-        spark,
-        (removed, f"DELETE FROM {removed} WHERE {offset_of(spark, removed)}"),
-        (added, f"INSERT INTO {added} SELECT * FROM {added} WHERE {offset_of(spark, added)}"),
-        (altered, f"UPDATE {altered} SET identifier = 'forged' WHERE {offset_of(spark, altered)}"),
+        lake,
+        (removed, f"DELETE FROM {removed} WHERE {offset_of(lake, removed)}"),
+        (added, f"INSERT INTO {added} SELECT * FROM {added} WHERE {offset_of(lake, added)}"),
+        (altered, f"UPDATE {altered} SET identifier = 'forged' WHERE {offset_of(lake, altered)}"),
     ):
-        differences = verify(spark, platform).differences
+        differences = verify(lake, platform).differences
     assert any(text.startswith("archive.session: 1 offsets differ") and "missing" in text for text in differences)
     assert any(text.startswith("archive.event: 1 offsets are there more than once") for text in differences)
     assert any(text.startswith("archive.order: 1 offsets differ") and "altered" in text for text in differences)
-    assert verify(spark, platform).differences == []
+    assert verify(lake, platform).differences == []
 
 
-def test_the_speed_side(platform: Settings, spark: SparkSession) -> None:
+def test_the_speed_side(platform: Settings, lake: SparkSession) -> None:
     with ops.connect(platform) as connection:
         served = {view.view: view for view in publication.current(connection)}
     table, at = "lake.speed.main", served["traffic"]
 
     def one(view: str, key: str) -> str:
         rows = f"generation = {at.generation} AND epoch >= {at.epoch} AND view = '{view}'"
-        row = spark.sql(f"SELECT epoch, {view}.{key} FROM {table} WHERE {rows} LIMIT 1").collect()[0]
+        row = lake.sql(f"SELECT epoch, {view}.{key} FROM {table} WHERE {rows} LIMIT 1").collect()[0]
         return f"generation = {at.generation} AND epoch = {row[0]} AND view = '{view}' AND {view}.{key} = '{row[1]}'"
 
     columns = ", ".join(
@@ -89,25 +89,25 @@ def test_the_speed_side(platform: Settings, spark: SparkSession) -> None:
         "'revenue', revenue.revenue) AS revenue"
         if name == "revenue"
         else name
-        for name in spark.table(table).columns
+        for name in lake.table(table).columns
     )
     with tampered(
-        spark,
+        lake,
         (table, f"DELETE FROM {table} WHERE {one('traffic', 'type')}"),
         (table, f"INSERT INTO {table} SELECT {columns} FROM {table} WHERE {one('revenue', 'currency')}"),
         (table, f"UPDATE {table} SET order_latest.status = 'FORGED' WHERE {one('order_latest', 'ref')}"),
     ):
-        differences = verify(spark, platform).differences
+        differences = verify(lake, platform).differences
     text = "\n".join(differences)
     assert "serving.traffic" in text
     assert "serving.revenue" in text
     assert "XXX" in text
     assert "serving.order_latest" in text
     assert "FORGED" in text
-    assert verify(spark, platform).differences == []
+    assert verify(lake, platform).differences == []
 
 
-def test_the_batch_side(platform: Settings, spark: SparkSession) -> None:
+def test_the_batch_side(platform: Settings, lake: SparkSession) -> None:
     """A run with one row removed, added or altered in each view is published, as if a build had been wrong."""
     changes = {
         "traffic": "SELECT * FROM {0} EXCEPT ALL SELECT * FROM (SELECT * FROM {0} LIMIT 1)",
@@ -121,12 +121,12 @@ def test_the_batch_side(platform: Settings, spark: SparkSession) -> None:
         views = {}
         for name, sql in changes.items():
             table, pinned = batch_name(view_named(name)), served[name].snapshot
-            head = spark.read.option("versionAsOf", pinned).table(table)
+            head = lake.read.option("versionAsOf", pinned).table(table)
             head.createOrReplaceTempView(f"pinned_{name}")
-            spark.sql(f"ALTER TABLE {table} CREATE OR REPLACE BRANCH forged AS OF VERSION {pinned}")
-            forged = spark.sql(sql.format(f"pinned_{name}")).toDF(*head.columns)
+            lake.sql(f"ALTER TABLE {table} CREATE OR REPLACE BRANCH forged AS OF VERSION {pinned}")
+            forged = lake.sql(sql.format(f"pinned_{name}")).toDF(*head.columns)
             forged.writeTo(f"{table}.branch_forged").overwrite(F.lit(True))
-            snapshot = spark.sql(f"SELECT snapshot_id FROM {table}.refs WHERE name = 'forged'").collect()[0][0]
+            snapshot = lake.sql(f"SELECT snapshot_id FROM {table}.refs WHERE name = 'forged'").collect()[0][0]
             views[name] = {"snapshot": snapshot, "records": served[name].records}
         connection.execute(
             "INSERT INTO runs (run_id, kind, pipeline, generation, epoch, vector, views, code_version, state) "
@@ -136,7 +136,7 @@ def test_the_batch_side(platform: Settings, spark: SparkSession) -> None:
         )
     publication.publish(platform, "forged")
     try:
-        text = "\n".join(verify(spark, platform).differences)
+        text = "\n".join(verify(lake, platform).differences)
     finally:
         publication.rollback(platform, [])
         publication.release(platform)
@@ -146,4 +146,4 @@ def test_the_batch_side(platform: Settings, spark: SparkSession) -> None:
     assert "serving.revenue" in text
     assert "serving.order_latest" in text
     assert "FORGED" in text
-    assert verify(spark, platform).differences == []
+    assert verify(lake, platform).differences == []

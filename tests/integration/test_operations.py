@@ -1,0 +1,160 @@
+"""Recomputes beside what is served, comparison, retention, watching, backup and restore, on the real services."""
+
+import json
+import shutil
+
+import pytest
+
+from infra.services import data
+from runtime import ops
+from runtime.settings import Settings
+from serving import watch as watching
+from tests.services import assert_exact, feed, query, run, shop, until
+
+pytestmark = pytest.mark.integration
+
+VIEWS = ("order_latest", "revenue", "traffic")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def served_from_both_sides(platform: Settings) -> None:
+    """Three publications of runs, and records beyond the boundary."""
+    for seed, kind in ((101, "--full"), (102, ""), (103, "")):
+        feed(platform, shop(seed, 400))
+        run("wait")
+        run("batch", *([kind] if kind else []))
+    feed(platform, shop(104, 400))
+    run("wait")
+
+
+def test_a_recompute_from_raw_objects_agrees_with_what_is_served(platform: Settings) -> None:
+    run("batch", "--objects", "--no-publish", "--run-id", "raw")
+    report = json.loads(run("compare", "raw", "--json"))
+    assert [view["view"] for view in report["views"]] == list(VIEWS)
+    assert all(view["rows"] > 0 for view in report["views"])
+    assert all((view["only_served"], view["only_run"], view["changed"]) == (0, 0, 0) for view in report["views"])
+    run("publish", "raw")
+    assert_exact(platform)
+
+
+def test_a_comparison_names_the_rows_that_differ(platform: Settings) -> None:
+    """A run that claims more than it folded: its snapshot is that of an earlier publication."""
+    run("batch", "--no-publish", "--run-id", "claims")
+    with ops.connect(platform) as connection:
+        early = connection.execute(
+            "SELECT snapshot FROM publication_views WHERE view = 'traffic' AND snapshot IS NOT NULL "
+            "ORDER BY publication"
+        ).fetchone()
+        assert early
+        connection.execute(
+            "UPDATE runs SET views = jsonb_set(views, '{traffic,snapshot}', %s) WHERE run_id = 'claims'",
+            (str(early["snapshot"]),),
+        )
+    report = {view["view"]: view for view in json.loads(run("compare", "claims", "--json"))["views"]}
+    wrong = report["traffic"]
+    assert wrong["only_served"] + wrong["changed"] > 0
+    assert set(wrong["measures"]) <= {"events"}
+    assert {"minute", "type", "channel", "events_served", "events_run"} == set(wrong["examples"][0])
+    assert report["revenue"]["changed"] == 0
+    with ops.connect(platform) as connection:
+        noted = connection.execute("SELECT report FROM comparisons WHERE run_id = 'claims'").fetchone()
+        assert noted
+        assert noted["report"]["unexplained"] == ["traffic"]
+        connection.execute("DELETE FROM runs WHERE run_id = 'claims'")
+
+
+def test_history_from_any_position_is_folded_elsewhere_and_nothing_served_changes(platform: Settings) -> None:
+    before = query(platform, "SELECT view, publication FROM serving.boundary ORDER BY view")
+    middle = {
+        "changelog.event": {
+            str(partition): position // 2
+            for partition, position in query(
+                platform, "SELECT kafka_partition, max(last_offset) FROM lake.archive.event GROUP BY 1"
+            )
+        }
+    }
+    run("batch", "--location", "elsewhere", "--since", json.dumps(middle), "--view", "traffic")
+    rest = " OR ".join(
+        f"(kafka_partition = {partition} AND kafka_offset >= {offset})"
+        for partition, offset in middle["changelog.event"].items()
+    )
+    counted = query(platform, f"SELECT count(*) FROM lake.archive.event WHERE kind = 'change' AND ({rest})")
+    folded = query(platform, "SELECT sum(events) FROM lake.elsewhere.traffic")
+    assert folded == counted
+    assert folded < query(platform, "SELECT sum(events) FROM serving.traffic")
+    assert query(platform, "SELECT view, publication FROM serving.boundary ORDER BY view") == before
+
+
+def test_a_location_that_is_taken_and_a_position_that_cannot_be_served_are_refused(platform: Settings) -> None:
+    run("batch", "--location", "serving", status=1)
+    run("batch", "--since", "2026-01-01T00:00:00Z", status=1)
+
+
+def test_rollback_goes_to_a_publication_by_number_and_once_for_each_request(platform: Settings) -> None:
+    listed = json.loads(run("publications", "--json"))
+    oldest = min(row["publication"] for row in listed if row["snapshot"])
+    run("rollback", "--to", str(oldest))
+    served = [row for row in json.loads(run("publications", "--json")) if row["served"]]
+    assert {row["publication"] for row in served} == {oldest}
+    run("rollback", "--to", str(oldest), status=1)
+    run("release")
+    assert_exact(platform)
+
+
+def test_maintenance_retires_what_is_old_and_keeps_what_is_served(platform: Settings) -> None:
+    """The platform serves an old publication (see the test before): it stays, its neighbours go."""
+    listed = json.loads(run("publications", "--json"))
+    served = {row["publication"] for row in listed if row["served"]}
+    report = json.loads(run("maintenance", "--json", ANABRANCH_BATCH__KEEP_PUBLICATIONS="2"))
+    assert report["retired"] > 0
+    assert report["refs"] > 0
+    assert report["failed"] == []
+    kept = {row["publication"] for row in json.loads(run("publications", "--json"))}
+    gone = {row["publication"] for row in listed} - kept
+    assert served <= kept
+    assert gone
+    assert_exact(platform)
+    run("rollback", "--to", str(min(gone)), status=1)
+    again = json.loads(run("maintenance", "--json", ANABRANCH_BATCH__KEEP_PUBLICATIONS="2"))
+    assert (again["retired"], again["refs"]) == (0, 0)
+    run("batch")
+    assert json.loads(run("verify", "--json"))["differences"] == []
+
+
+def test_watch_measures_every_layer_and_tells_of_what_is_late_once(
+    platform: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("wait")
+    assert set(watching.watch(platform).lag) == {"archiver", "speed", "ingest", "boundary"}
+    feed(platform, shop(105, 200))
+    run("wait")
+    until(lambda: watching.watch(platform).lag["boundary"]["records"] == 200, 30, "what is fed is not built yet")
+    monkeypatch.setenv("ANABRANCH_WATCH__MAX_BEHIND_SECONDS", '{"boundary": 0.001}')
+    strict = Settings()
+    assert set(watching.watch(strict).alerts) == {"boundary is late"}
+    watching.watch(strict)
+    run("batch")
+    assert watching.watch(strict).alerts == {}
+    with ops.connect(platform) as connection:
+        row = connection.execute("SELECT told, ended_at FROM alerts WHERE alert = 'boundary is late'").fetchone()
+    assert row
+    assert row["told"] == "ended"
+    assert row["ended_at"]
+
+
+def test_a_lost_database_comes_back_from_its_backup(platform: Settings) -> None:
+    """PostgreSQL's files are gone. The lake went on after the backup, and so did the log."""
+    run("backup")
+    feed(platform, shop(106, 400))
+    run("wait")
+    run("down")
+    shutil.rmtree(data(platform, "postgres"))
+    assert "anabranch restore" in run("up", status=1, error=True)
+    run("down")
+    restored = json.loads(run("restore", "--json"))
+    assert "speed.main" in restored["moved"]
+    run("up")
+    feed(platform, shop(107, 400))
+    assert_exact(platform)
+    run("batch")
+    assert json.loads(run("verify", "--json"))["differences"] == []
