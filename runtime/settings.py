@@ -8,7 +8,7 @@ Sources, the later one wins: the defaults below, ``$ANABRANCH_HOME/settings.json
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from psycopg.conninfo import make_conninfo
 from pydantic import BaseModel, ConfigDict, SecretStr
@@ -103,9 +103,29 @@ class Speed(_Section):
 
 
 class Batch(_Section):
-    """The batch jobs."""
+    """The batch jobs, and what Airflow holds them to.
+
+    ``schedule``: cron expression in UTC. A run that finds nothing to do for ``idle_seconds`` ends. A run is not built
+    if more than ``max_bad_share`` of the records since the last publication are bad and they are at least
+    ``min_bad_records``.
+    """
 
     driver_memory: str = "3g"
+    schedule: str = "*/15 * * * *"
+    idle_seconds: float = 600.0
+    max_bad_share: float = 0.05
+    min_bad_records: int = 20
+
+
+class Airflow(_Section):
+    """The orchestrator of profile ``full``: its metadata, and the one user of its interface."""
+
+    database: Database = Database(name="airflow", user="airflow")
+    user: str = "admin"
+    password: SecretStr = SecretStr("")
+    fernet_key: SecretStr = SecretStr("")
+    jwt_secret: SecretStr = SecretStr("")
+    api_secret_key: SecretStr = SecretStr("")
 
 
 class Spark(_Section):
@@ -115,11 +135,16 @@ class Spark(_Section):
     jars: Path = Path("jars")
 
 
+Profile = Literal["core", "full"]
+"""What the local platform runs: ``full`` is ``core`` and Airflow."""
+
+
 class _Environment(EnvSettingsSource):
-    """The environment without ``ANABRANCH_PORT_BASE``, which chooses the ports of a new home and of no other."""
+    """The environment without what belongs to the home alone: ``ANABRANCH_PORT_BASE`` chooses the ports of a new home
+    and of no other, and the profile is chosen by ``anabranch up``."""
 
     def __call__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__call__().items() if name != "port_base"}
+        return {name: value for name, value in super().__call__().items() if name not in ("port_base", "profile")}
 
 
 class Settings(BaseSettings):
@@ -134,6 +159,7 @@ class Settings(BaseSettings):
     )
 
     port_base: int = 29000
+    profile: Profile = "core"
     postgres_password: SecretStr = SecretStr("")
     supervisor_password: SecretStr = SecretStr("")
     kafka: Kafka = Kafka()
@@ -145,6 +171,7 @@ class Settings(BaseSettings):
     speed: Speed = Speed()
     batch: Batch = Batch()
     spark: Spark = Spark()
+    airflow: Airflow = Airflow()
 
     @classmethod
     def settings_customise_sources(
