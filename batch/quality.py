@@ -5,10 +5,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from batch.backlog import least, served_vectors
 from changelog.classify import BAD
 from changelog.positions import Vector
+from changelog.topics import end_offsets
+from runtime import ops
 from runtime.errors import QualityError
-from runtime.settings import ENTITIES, topic_of
+from runtime.settings import ENTITIES, Settings, topic_of
 
 Query = Callable[[str], Sequence[Sequence[Any]]]
 """Runs one SQL statement in Trino and returns its rows."""
@@ -41,6 +44,14 @@ class Share:
     table: str
     bad: int
     records: int
+
+
+def check_archive(query: Query, settings: Settings) -> dict[str, int]:
+    """:func:`check` against the log, from what is served, with the limits of the settings."""
+    with ops.connect(settings) as connection:
+        since = least(served_vectors(connection))
+    limits = settings.batch
+    return check(query, lambda: end_offsets(settings), since, limits.max_bad_share, limits.min_bad_records)
 
 
 def check(

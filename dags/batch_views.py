@@ -36,7 +36,7 @@ with DAG(
     "batch_views",
     description="The archive's new records into the batch tables, and the boundary forward",
     doc_md=__doc__,
-    schedule=settings.batch.schedule,
+    schedule=settings.batch.schedule or None,
     start_date=pendulum.datetime(2026, 1, 1),
     catchup=False,
     max_active_runs=1,
@@ -51,16 +51,9 @@ with DAG(
         """Raises QualityError, which is not retried; returns the number of new records of each table."""
         from airflow.providers.trino.hooks.trino import TrinoHook
 
-        from batch.backlog import least, served_vectors
-        from batch.quality import check
-        from changelog.topics import end_offsets
-        from runtime import ops
+        from batch.quality import check_archive
 
-        with ops.connect(settings) as connection:
-            since = least(served_vectors(connection))
-        limits = settings.batch
-        query = TrinoHook("trino_default").get_records
-        return check(query, lambda: end_offsets(settings), since, limits.max_bad_share, limits.min_bad_records)
+        return check_archive(TrinoHook("trino_default").get_records, settings)
 
     @task(outlets=[VIEWS])
     def publish(run: str) -> dict[str, Any]:

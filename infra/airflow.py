@@ -31,9 +31,9 @@ COMPONENTS = {
 }
 """Service → Airflow's command. The logs are read from the disk, so nobody has to serve them."""
 
-STOP_SECONDS = 10
-"""The scheduler waits for its running tasks. What is still at work after this is ended, and run again after the
-start."""
+STOP_SECONDS = {"airflow-scheduler": 10, "airflow-triggerer": 3}
+"""The scheduler waits for its running tasks, the triggerer for its triggers. What is still at work after this is ended,
+and begins again after the start."""
 
 JOBS = {
     "airflow-scheduler": "SchedulerJob",
@@ -67,7 +67,7 @@ def services(settings: Settings) -> list[Service]:
                 [sys.executable, "-m", "infra.launch", sys.executable, "-m", "airflow", *command],
                 environment=given,
                 url=url(settings) if api else health,
-                stop_seconds=STOP_SECONDS,
+                stop_seconds=STOP_SECONDS.get(name, 10),
                 login=(settings.airflow.user, settings.airflow.password) if api else None,
             )
         )

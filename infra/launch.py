@@ -10,10 +10,13 @@ import sys
 from infra.supervise import end_leftovers
 from runtime.settings import Settings
 
+PATIENCE_SECONDS = 3
+"""Airflow's idle workers do not listen at all, and the service is down meanwhile."""
+
 
 def main() -> None:
     """Does not return. The service is the one that ``$ANABRANCH_SERVICE`` names, as Supervisor sets it."""
-    ended = end_leftovers(Settings(), os.environ["ANABRANCH_SERVICE"])
+    ended = end_leftovers(Settings(), os.environ["ANABRANCH_SERVICE"], PATIENCE_SECONDS)
     if ended:
         print(f"ended {ended} processes that an earlier life of this service had left", flush=True)
     os.execv(sys.argv[1], sys.argv[1:])

@@ -210,12 +210,12 @@ def _in_session(process: psutil.Process, session: int) -> bool:
         return False
 
 
-def end_leftovers(settings: Settings, service: str | None = None) -> int:
+def end_leftovers(settings: Settings, service: str | None = None, patience_seconds: float = 20) -> int:
     """End what :func:`leftovers` finds: asked first, then killed. Returns how many there were."""
     processes = leftovers(settings, service)
     for process in processes:
         _signal(process, kill=False)
-    _, alive = psutil.wait_procs(processes, timeout=20)
+    _, alive = psutil.wait_procs(processes, timeout=patience_seconds)
     for process in alive:
         _signal(process, kill=True)
     psutil.wait_procs(alive, timeout=10)

@@ -105,9 +105,9 @@ class Speed(_Section):
 class Batch(_Section):
     """The batch jobs, and what Airflow holds them to.
 
-    ``schedule``: cron expression in UTC. A run that finds nothing to do for ``idle_seconds`` ends. A run is not built
-    if more than ``max_bad_share`` of the records since the last publication are bad and they are at least
-    ``min_bad_records``.
+    ``schedule``: cron expression in UTC, or empty for none. A run that finds nothing to do for ``idle_seconds`` ends.
+    A run is not built if more than ``max_bad_share`` of the records since the last publication are bad and they are at
+    least ``min_bad_records``.
     """
 
     driver_memory: str = "3g"
