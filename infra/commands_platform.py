@@ -12,7 +12,7 @@ from rich.table import Table
 from infra import platform, supervise
 from infra.demo import run as story
 from runtime.errors import TerminalError
-from runtime.settings import Settings
+from runtime.settings import Profile, Settings
 
 _began = time.monotonic()
 
@@ -31,13 +31,17 @@ def register(app: typer.Typer) -> None:
     app.command()(demo)
 
 
-def up() -> None:
+def up(
+    profile: Annotated[
+        Profile | None, typer.Option(help="full adds Airflow; remembered, at first core", show_default=False)
+    ] = None,
+) -> None:
     """Start the platform and wait until it answers. Again: starts what does not run.
 
     The first time it fetches what is missing into ~/.cache/anabranch (about 1 GB; $ANABRANCH_CACHE puts it
     elsewhere). Everything it keeps is in $ANABRANCH_HOME (default .anabranch).
     """
-    platform.up(say)
+    platform.up(say, profile)
     _table()
 
 
@@ -84,5 +88,7 @@ def _table() -> None:
     console = Console()
     console.print(table)
     for service in found["services"]:
+        if "user" in service:
+            console.print(f"{service['name']}: user {service['user']}, password {service['password']}", markup=False)
         if service["state"] == "failed":
             console.print(f"{service['name']} failed:\n{service['detail']}", markup=False)

@@ -1,15 +1,17 @@
 """A home: the one directory of an installation. Made once: ports, secrets and directories stay what they are."""
 
+import base64
 import json
 import os
 import secrets
 import socket
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from infra.artifacts.install import Programs
 from runtime.errors import PreflightError
-from runtime.settings import Settings, home_directory
+from runtime.settings import Profile, Settings, home_directory
 
 BASES = range(29000, 19000, -1000)
 """Where the ports of a new home may begin, in order of preference; all below the range of outgoing connections."""
@@ -38,6 +40,10 @@ class Ports:
         return self.base + 80
 
     @property
+    def airflow(self) -> int:
+        return self.base + 81
+
+    @property
     def kafka(self) -> int:
         return self.base + 92
 
@@ -60,6 +66,7 @@ class Ports:
             self.supervisor,
             self.spark_ui,
             self.trino,
+            self.airflow,
             self.kafka,
             self.kafka_controller,
             self.postgres,
@@ -95,10 +102,11 @@ def is_initialised() -> bool:
     return (home_directory() / "settings.json").exists()
 
 
-def initialise(programs: Programs) -> Settings:
+def initialise(programs: Programs, profile: Profile | None = None) -> Settings:
     """Make the home, or take it as it is; in both cases note where the programs are. Returns its settings.
 
-    Secrets are generated, and ``settings.json`` is for its owner only (0600).
+    ``profile``: what it is to run from now on; None leaves what it was, at first core. Secrets are generated, also
+    those that an earlier version did not know, and ``settings.json`` is for its owner only (0600).
     """
     home = home_directory()
     home.mkdir(parents=True, exist_ok=True)
@@ -122,9 +130,27 @@ def initialise(programs: Programs) -> Settings:
                 "port": ports.postgres,
                 "password": secrets.token_urlsafe(24),
             }
+    written.setdefault("airflow", airflow_secrets(Ports(written["port_base"])))
+    written["profile"] = profile or written.get("profile", "core")
     written["spark"] = {**written.get("spark", {}), "jars": str(programs.spark_jars)}
     write_private(path, json.dumps(written, indent=1) + "\n")
     return Settings()
+
+
+def airflow_secrets(ports: Ports) -> dict[str, Any]:
+    """Section ``airflow`` of a home's settings, with new secrets."""
+    return {
+        "database": {
+            "name": "airflow",
+            "user": "airflow",
+            "port": ports.postgres,
+            "password": secrets.token_urlsafe(24),
+        },
+        "password": secrets.token_urlsafe(12),
+        "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+        "jwt_secret": secrets.token_urlsafe(48),
+        "api_secret_key": secrets.token_urlsafe(24),
+    }
 
 
 def write_private(path: Path, text: str) -> None:

@@ -9,31 +9,34 @@ import psycopg
 
 from batch.backup import Backup, backup, backups
 from batch.backup import restore as restore_databases
-from infra import prepare, supervise
+from infra import airflow, prepare, supervise
 from infra.artifacts.install import Programs, install
 from infra.home import Ports, initialise, is_initialised
 from infra.preflight import preflight
 from infra.readiness import await_ready, tail
 from infra.services import services
 from runtime.errors import TerminalError
-from runtime.settings import Settings, home_directory
+from runtime.settings import Profile, Settings, home_directory
 from serving.publication import publish_initial
 
 Say = Callable[[str], None]
 
 READY_SECONDS = {"postgres": 60, "kafka": 90, "minio": 60, "trino": 180, "archiver": 90, "speed": 180}
+READY_SECONDS |= dict.fromkeys(airflow.COMPONENTS, 180)
 
 
-def up(say: Say) -> Settings:
+def up(say: Say, profile: Profile | None = None) -> Settings:
     """Bring the platform up and wait until every service answers and the views are served.
 
-    A second call starts what does not run and is quick where everything does. Raises PreflightError, TransientError.
+    ``profile`` is remembered; None means the one of the last time, at first core. A second call starts what does not
+    run, is quick where everything does, and ends what the profile no longer has. Raises PreflightError,
+    TransientError.
     """
     home = home_directory()
     running = is_initialised() and supervise.is_running(Settings())
     preflight(home, None)
     programs = install(say)
-    settings = initialise(programs)
+    settings = initialise(programs, profile)
     if not running:
         ended = supervise.end_leftovers(settings)
         if ended:
@@ -61,12 +64,21 @@ def _start(settings: Settings, programs: Programs, say: Say) -> None:
         seconds = await_ready(settings, name, READY_SECONDS[name])
         say(f"{name} is ready ({seconds:.1f} s)")
 
+    def start_airflow() -> None:
+        if airflow.migrate(settings):
+            say("Airflow's metadata is prepared")
+        for name in airflow.COMPONENTS:
+            supervise.start_service(settings, name)
+        for done in [pool.submit(ready, name) for name in airflow.COMPONENTS]:
+            done.result()
+
     for name in ("postgres", "kafka", "minio"):
         supervise.start_service(settings, name)
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(16) as pool:
         for done in [pool.submit(ready, name) for name in ("postgres", "kafka", "minio")]:
             done.result()
         prepare.databases(settings)
+        orchestration = pool.submit(start_airflow) if settings.profile == "full" else None
         for name in ("trino",):
             supervise.start_service(settings, name)
         prepare.buckets(settings)
@@ -76,6 +88,8 @@ def _start(settings: Settings, programs: Programs, say: Say) -> None:
             supervise.start_service(settings, name)
         for done in [pool.submit(ready, name) for name in ("trino", "archiver", "speed")]:
             done.result()
+        if orchestration is not None:
+            orchestration.result()
 
 
 def _guard(settings: Settings) -> None:
@@ -107,7 +121,7 @@ def restore(say: Say, name: str | None) -> Backup:
         prepare.databases(settings)
         return restore_databases(settings, name)
     finally:
-        supervise.stop(settings, ["minio", "postgres"])
+        supervise.stop(settings, [["minio", "postgres"]])
 
 
 def down(say: Say) -> None:
@@ -117,16 +131,17 @@ def down(say: Say) -> None:
         return
     settings = Settings()
     if supervise.is_running(settings):
-        supervise.stop(settings, ["speed", "archiver", "trino", "kafka", "minio", "postgres"])
+        core = [[name] for name in ("speed", "archiver", "trino", "kafka", "minio", "postgres")]
+        supervise.stop(settings, [list(airflow.COMPONENTS), *core])
     ended = supervise.end_leftovers(settings)
     say("down; the data stays in " + str(settings.home) + (f" ({ended} leftovers ended)" if ended else ""))
 
 
 def status() -> dict[str, Any]:
-    """``{"home", "services": [{"name", "pid", "state", "url", "detail"}]}``.
+    """``{"home", "profile", "services": [{"name", "pid", "state", "url", "detail"}]}``.
 
     ``state`` is running, starting, stopped or failed; ``detail`` is what the service last said of itself, or of a
-    failed one the end of its log.
+    failed one the end of its log. One that asks who you are has ``user`` and ``password`` as well.
     """
     if not is_initialised():
         raise TerminalError(f"nothing has been started in {home_directory()}: anabranch up")
@@ -150,9 +165,12 @@ def status() -> dict[str, Any]:
                 "state": state,
                 "url": service.url,
                 "detail": detail,
+                **(
+                    {"user": service.login[0], "password": service.login[1].get_secret_value()} if service.login else {}
+                ),
             }
         )
-    return {"home": str(settings.home), "services": listed}
+    return {"home": str(settings.home), "profile": settings.profile, "services": listed}
 
 
 def _heartbeats(settings: Settings) -> dict[str, Any]:

@@ -55,9 +55,10 @@ def _kafka(settings: Settings, programs: Programs) -> None:
 
 
 def databases(settings: Settings) -> None:
-    """Create the roles and databases of the catalog and of operations, each for its owner alone."""
+    """Create the roles and databases of the catalog, of operations and of Airflow, each for its owner alone."""
+    wanted = [settings.catalog, settings.ops, *([settings.airflow.database] if settings.profile == "full" else [])]
     with psycopg.connect(superuser(settings), autocommit=True) as connection:
-        for database in (settings.catalog, settings.ops):
+        for database in wanted:
             role, password = sql.Identifier(database.user), sql.Literal(database.password.get_secret_value())
             if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (database.user,)).fetchone():
                 connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, password))

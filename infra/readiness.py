@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import psycopg
 from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
 
-from infra import supervise
+from infra import airflow, supervise
 from infra.home import Ports
 from runtime import trino
 from runtime.errors import TransientError
@@ -74,6 +75,36 @@ def checks(settings: Settings) -> dict[str, Callable[[], None]]:
 
         return check
 
+    def airflow_api() -> None:
+        document = httpx.get(f"{airflow.url(settings)}/api/v2/monitor/health", timeout=5).raise_for_status().json()
+        if document["metadatabase"]["status"] != "healthy":
+            raise TransientError(f"it says {document}")
+
+    def airflow_job(name: str) -> Callable[[], None]:
+        def check() -> None:
+            started = supervise.states(settings)[name]["start"]
+            with psycopg.connect(settings.airflow.database.dsn, connect_timeout=2) as connection:
+                row = connection.execute(
+                    "SELECT count(*) FROM job WHERE job_type = %s AND state = 'running' AND latest_heartbeat > "
+                    "to_timestamp(%s)",
+                    (airflow.JOBS[name], started),
+                ).fetchone()
+                if row == (0,):
+                    raise TransientError("it has no heartbeat in Airflow's metadata yet")
+                if name == "airflow-dag-processor":
+                    dags_are_parsed(connection, started)
+
+        return check
+
+    def dags_are_parsed(connection: psycopg.Connection[Any], started: int) -> None:
+        row = connection.execute(
+            "SELECT (SELECT count(*) FROM dag WHERE last_parsed_time > to_timestamp(%(started)s)) + "
+            "(SELECT count(*) FROM import_error WHERE timestamp > to_timestamp(%(started)s))",
+            {"started": started},
+        ).fetchone()
+        if row == (0,):
+            raise TransientError("it has not parsed a DAG yet")
+
     return {
         "postgres": postgres,
         "kafka": kafka,
@@ -81,6 +112,8 @@ def checks(settings: Settings) -> dict[str, Callable[[], None]]:
         "trino": trino_,
         "archiver": heartbeat("archiver"),
         "speed": heartbeat("speed"),
+        "airflow-api": airflow_api,
+        **{name: airflow_job(name) for name in airflow.JOBS},
     }
 
 

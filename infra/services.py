@@ -3,33 +3,20 @@
 import os
 import sys
 import uuid
-from dataclasses import dataclass, field
 from pathlib import Path
 
+from infra import airflow
 from infra.artifacts.install import Programs
 from infra.home import Ports, write_private
+from infra.service import Service
 from runtime.settings import Settings
 from runtime.version import ROOT
 
 NOBODY = 65534
 
 
-@dataclass(frozen=True)
-class Service:
-    """One supervised process. ``stop_seconds``: how long it may take to end by itself."""
-
-    name: str
-    command: list[str]
-    environment: dict[str, str] = field(default_factory=dict)
-    url: str = ""
-    stop_signal: str = "TERM"
-    stop_seconds: int = 20
-    stop_group: bool = False
-    restarts_on_78: bool = True
-
-
 def services(settings: Settings, programs: Programs) -> list[Service]:
-    """All services of profile ``core``, in the order in which they start."""
+    """All services of this home's profile, in the order in which they start."""
     ports = Ports(settings.port_base)
     return [
         postgres(settings, programs, ports),
@@ -50,6 +37,7 @@ def services(settings: Settings, programs: Programs) -> list[Service]:
             stop_seconds=30,
             restarts_on_78=False,
         ),
+        *(airflow.services(settings) if settings.profile == "full" else ()),
     ]
 
 

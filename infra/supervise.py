@@ -13,7 +13,8 @@ from typing import Any
 import psutil
 
 from infra.home import Ports, write_private
-from infra.services import Service, environment
+from infra.service import Service
+from infra.services import environment
 from runtime.errors import TransientError
 from runtime.settings import Settings
 
@@ -67,7 +68,7 @@ def write_config(settings: Settings, services: list[Service]) -> None:
         "supervisor.rpcinterface_factory=supervisor.rpcinterface:make_main_rpcinterface",
     ]
     for service in services:
-        variables = ",".join(f'{key}="{value}"' for key, value in environment(settings, service).items())
+        variables = ",".join(f"{key}={_quoted(value)}" for key, value in environment(settings, service).items())
         lines += [
             f"[program:{service.name}]",
             "command=" + shlex.join(service.command),
@@ -89,6 +90,12 @@ def write_config(settings: Settings, services: list[Service]) -> None:
     write_private(config_path(settings), "\n".join(lines).replace("%", "%%") + "\n")
 
 
+def _quoted(value: str) -> str:
+    """Supervisor knows both quotes and no escapes."""
+    quote = "'" if '"' in value else '"'
+    return f"{quote}{value}{quote}"
+
+
 def start(settings: Settings) -> None:
     """Start this home's supervisor and wait until it answers."""
     subprocess.run(
@@ -102,13 +109,29 @@ def start(settings: Settings) -> None:
         if time.monotonic() > deadline:
             raise TransientError(f"supervisor does not answer; see {log_path(settings, 'supervisord')}")
         time.sleep(0.05)
+    write_private(session_path(settings), str(os.getsid(proxy(settings).getPID())))
+
+
+def session_path(settings: Settings) -> Path:
+    """Holds the id of the session in which this home's supervisor was started; all its services are in it."""
+    return settings.home / "run" / "session"
 
 
 def reread(settings: Settings, services: list[Service]) -> None:
-    """Let a running supervisor take up changed commands: services that do not run are defined anew."""
+    """Let a running supervisor take up another set of services and changed commands.
+
+    New services are known afterwards and not started, those no longer wanted are ended with all they had started, and
+    changed ones that do not run are defined anew.
+    """
     write_config(settings, services)
     server = proxy(settings)
-    _added, changed, _removed = server.reloadConfig()[0]
+    added, changed, removed = server.reloadConfig()[0]
+    stop_services(settings, removed)
+    for name in removed:
+        end_leftovers(settings, name)
+        server.removeProcessGroup(name)
+    for name in added:
+        server.addProcessGroup(name)
     for name in changed:
         if states(settings)[name]["statename"] in ("STOPPED", "EXITED", "FATAL"):
             server.removeProcessGroup(name)
@@ -130,12 +153,21 @@ def start_service(settings: Settings, name: str) -> None:
         proxy(settings).startProcess(name, False)
 
 
-def stop(settings: Settings, names: list[str]) -> None:
-    """Stop services one after another in the given order, then Supervisor itself."""
+def stop_services(settings: Settings, names: list[str]) -> None:
+    """Stop services together, and wait until they have ended. One that does not run or is not known is left out."""
     server = proxy(settings)
     for name in names:
-        if states(settings).get(name, {}).get("statename") in ("STARTING", "RUNNING", "BACKOFF", "STOPPING"):
-            server.stopProcess(name, True)
+        if states(settings).get(name, {}).get("statename") in ("STARTING", "RUNNING", "BACKOFF"):
+            server.stopProcess(name, False)
+    while any(states(settings).get(name, {}).get("statename") == "STOPPING" for name in names):
+        time.sleep(0.1)  # ends: after its stopwaitsecs Supervisor kills
+
+
+def stop(settings: Settings, groups: list[list[str]]) -> None:
+    """Stop one group of services after another, those of a group together, then Supervisor itself."""
+    server = proxy(settings)
+    for names in groups:
+        stop_services(settings, names)
     pid = server.getPID()
     server.shutdown()
     try:
@@ -146,26 +178,44 @@ def stop(settings: Settings, names: list[str]) -> None:
         raise TransientError(f"supervisor (pid {pid}) does not end; run anabranch down again") from error
 
 
-def leftovers(settings: Settings) -> list[psutil.Process]:
-    """Processes of this home's services that live on without a supervisor, known by their environment."""
+def leftovers(settings: Settings, service: str | None = None) -> list[psutil.Process]:
+    """Processes of this home's services (or of one) that live on without a supervisor, known by their environment.
+
+    One that has forbidden its environment to be read (Airflow's tasks do) is known by its session, of all services.
+    """
+    path = session_path(settings)
+    session = int(path.read_text()) if path.exists() else None
     found = []
     for process in psutil.process_iter():
         try:
-            variables = process.environ()
+            mine = _is_mine(settings, process.environ(), service)
+        except psutil.AccessDenied:
+            mine = service is None and session is not None and _in_session(process, session)
         except psutil.Error:
             continue
-        mine = variables.get("ANABRANCH_HOME") == str(settings.home) and variables.get("ANABRANCH_SERVICE")
         if mine and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE:
             found.append(process)
     return found
 
 
-def end_leftovers(settings: Settings) -> int:
+def _is_mine(settings: Settings, variables: dict[str, str], service: str | None) -> bool:
+    name = variables.get("ANABRANCH_SERVICE")
+    return variables.get("ANABRANCH_HOME") == str(settings.home) and bool(name) and service in (None, name)
+
+
+def _in_session(process: psutil.Process, session: int) -> bool:
+    try:
+        return os.getsid(process.pid) == session and process.uids().real == os.geteuid()
+    except (OSError, psutil.Error):
+        return False
+
+
+def end_leftovers(settings: Settings, service: str | None = None, patience_seconds: float = 20) -> int:
     """End what :func:`leftovers` finds: asked first, then killed. Returns how many there were."""
-    processes = leftovers(settings)
+    processes = leftovers(settings, service)
     for process in processes:
         _signal(process, kill=False)
-    _, alive = psutil.wait_procs(processes, timeout=20)
+    _, alive = psutil.wait_procs(processes, timeout=patience_seconds)
     for process in alive:
         _signal(process, kill=True)
     psutil.wait_procs(alive, timeout=10)

@@ -33,6 +33,10 @@ class DefinitionError(TerminalError):
     """A view's definition asks for something that cannot be exact. Raised when the view is defined."""
 
 
+class QualityError(TerminalError):
+    """The archive is not what a publication may be built on: offsets missing or twice, or too many bad records."""
+
+
 class HeldError(TerminalError):
     """Publication is held by a rollback. ``anabranch release`` lets it go on."""
 

@@ -103,10 +103,20 @@ class Speed(_Section):
 
 
 class Batch(_Section):
-    """The batch jobs. ``keep_publications``: to how many publications of each view one can go back;
-    ``keep_runs_hours``: how long a run that nobody published can still be published."""
+    """The batch jobs, and what Airflow holds them to.
+
+    ``schedule``, ``maintenance_schedule``: cron expressions in UTC, or empty for none. A run that finds nothing to do
+    for ``idle_seconds`` ends. A run is not built if more than ``max_bad_share`` of the records since the last
+    publication are bad and they are at least ``min_bad_records``. ``keep_publications``: to how many publications of
+    each view one can go back; ``keep_runs_hours``: how long a run that nobody published can still be published.
+    """
 
     driver_memory: str = "3g"
+    schedule: str = "*/15 * * * *"
+    maintenance_schedule: str = "7-59/15 * * * *"
+    idle_seconds: float = 600.0
+    max_bad_share: float = 0.05
+    min_bad_records: int = 20
     keep_publications: int = Field(default=10, ge=2)
     keep_runs_hours: float = Field(default=24, gt=0)
 
@@ -114,6 +124,7 @@ class Batch(_Section):
 class Watch(_Section):
     """Limits of freshness, by component, and whom to tell. ``webhook_url`` may carry a token, so it is a secret."""
 
+    schedule: str = "*/2 * * * *"
     max_behind_seconds: dict[Literal["archiver", "speed", "ingest", "boundary"], float] = {
         "archiver": 120,
         "speed": 60,
@@ -124,6 +135,17 @@ class Watch(_Section):
     keep_days: int = 7
 
 
+class Airflow(_Section):
+    """The orchestrator of profile ``full``: its metadata, and the one user of its interface."""
+
+    database: Database = Database(name="airflow", user="airflow")
+    user: str = "admin"
+    password: SecretStr = SecretStr("")
+    fernet_key: SecretStr = SecretStr("")
+    jwt_secret: SecretStr = SecretStr("")
+    api_secret_key: SecretStr = SecretStr("")
+
+
 class Spark(_Section):
     """Where Spark runs and where its extra jars are (one directory, filled by ``anabranch up``)."""
 
@@ -131,11 +153,16 @@ class Spark(_Section):
     jars: Path = Path("jars")
 
 
+Profile = Literal["core", "full"]
+"""What the local platform runs: ``full`` is ``core`` and Airflow."""
+
+
 class _Environment(EnvSettingsSource):
-    """The environment without ``ANABRANCH_PORT_BASE``, which chooses the ports of a new home and of no other."""
+    """The environment without what belongs to the home alone: ``ANABRANCH_PORT_BASE`` chooses the ports of a new home
+    and of no other, and the profile is chosen by ``anabranch up``."""
 
     def __call__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__call__().items() if name != "port_base"}
+        return {name: value for name, value in super().__call__().items() if name not in ("port_base", "profile")}
 
 
 class Settings(BaseSettings):
@@ -150,6 +177,7 @@ class Settings(BaseSettings):
     )
 
     port_base: int = 29000
+    profile: Profile = "core"
     postgres_password: SecretStr = SecretStr("")
     supervisor_password: SecretStr = SecretStr("")
     kafka: Kafka = Kafka()
@@ -162,6 +190,7 @@ class Settings(BaseSettings):
     batch: Batch = Batch()
     watch: Watch = Watch()
     spark: Spark = Spark()
+    airflow: Airflow = Airflow()
 
     @classmethod
     def settings_customise_sources(

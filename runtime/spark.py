@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 from runtime.errors import AnabranchError
 from runtime.settings import Settings
+from runtime.spark_submit import is_local, submit_conf
 
 CATALOG = "lake"
 
@@ -17,29 +18,27 @@ def session(settings: Settings, name: str, driver_memory: str, extra: Mapping[st
     """A session with the Iceberg catalog ``lake``.
 
     ``extra`` adds or overrides configuration. A second call in one process returns the same session. Passwords and
-    keys are set after the JVM has started, because Spark shows start-up configuration in its arguments.
+    keys are set after the JVM has started, because Spark shows start-up configuration in its arguments. Where
+    spark-submit has started the JVM, master, memory and class path are what it was told
+    (:func:`runtime.spark_submit.submit_conf`).
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    local = settings.spark.master.startswith("local")
-    jars = str(settings.spark.jars / "*")
     conf = {
-        "spark.driver.memory": driver_memory,
-        "spark.driver.extraClassPath": jars,
-        "spark.executor.extraClassPath": jars,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:+UseParallelGC",
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "1000000",
         **(extra or {}),
     }
-    if local:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    builder: SparkSession.Builder = SparkSession.builder.appName(name).master(settings.spark.master)
+    builder: SparkSession.Builder = SparkSession.builder.appName(name)
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        if is_local(settings):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        builder = builder.master(settings.spark.master)
+        conf = submit_conf(settings, driver_memory) | conf
     for key, value in conf.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

@@ -13,7 +13,8 @@ from infra import supervise
 from infra.artifacts.install import Programs
 from infra.home import Ports
 from infra.preflight import MEMORY_GIB
-from infra.services import Service, environment, services
+from infra.service import Service
+from infra.services import environment, services
 from runtime import spark
 from runtime.settings import Settings
 

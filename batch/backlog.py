@@ -1,0 +1,60 @@
+"""Whether there is anything for a batch run to do, from the operations database alone."""
+
+from changelog.positions import Vector, covers, from_json
+from runtime import ops
+from runtime.ops import Connection
+from runtime.settings import Settings
+
+
+def has_work(settings: Settings) -> bool:
+    """Whether the archiver has committed more than what is served was built from.
+
+    While a rollback holds publication, only what is not ingested yet counts. Raises TransientError if the database is
+    not there.
+    """
+    with ops.connect(settings) as connection:
+        done = archived_vector(connection)
+        if connection.execute("SELECT 1 FROM holds").fetchone() is None:
+            done = least([done, *served_vectors(connection)])
+        return not covers(done, committed_vector(connection))
+
+
+def committed_vector(connection: Connection) -> Vector:
+    """Up to where the archiver has stored the log; empty before its first heartbeat."""
+    row = connection.execute(
+        "SELECT detail -> 'committed' AS committed FROM services WHERE name = 'archiver'"
+    ).fetchone()
+    return from_json(row["committed"]) if row and row["committed"] else {}
+
+
+def archived_vector(connection: Connection) -> Vector:
+    """The archived position as the last ingest noted it; empty before the first."""
+    vector: Vector = {}
+    for row in connection.execute("SELECT topic, kafka_partition, kafka_offset FROM archived").fetchall():
+        vector.setdefault(row["topic"], {})[row["kafka_partition"]] = row["kafka_offset"]
+    return vector
+
+
+def served_vectors(connection: Connection) -> list[Vector]:
+    """For each view that is served: up to where its batch side was folded."""
+    rows = connection.execute(
+        "SELECT DISTINCT ON (v.view) v.vector FROM publication_views v JOIN publications p USING (publication) "
+        "WHERE p.state = 'finished' ORDER BY v.view, v.publication DESC"
+    ).fetchall()
+    return [from_json(row["vector"]) for row in rows]
+
+
+def least(vectors: list[Vector]) -> Vector:
+    """The position that all of ``vectors`` cover. A topic-partition that one of them lacks is left out:
+    it stands at 0."""
+    if not vectors:
+        return {}
+    first, *others = vectors
+    return {
+        topic: {
+            partition: min([offset, *(other[topic][partition] for other in others)])
+            for partition, offset in partitions.items()
+            if all(partition in other.get(topic, {}) for other in others)
+        }
+        for topic, partitions in first.items()
+    }

@@ -1,0 +1,1 @@
+"""DAG files: they name tasks and their order, and compute nothing."""

@@ -1,0 +1,82 @@
+"""
+### batch_views: ingest, build, publish
+
+Brings the archive's new records into the batch tables and moves the boundary. It is safe to clear or to run again, at
+any task and at any time: nothing is served before `publish`, and a repeated build makes another snapshot beside what is
+served. While this DAG fails the merged views stay exact; the speed layer holds more, and queries become slower.
+
+When a task fails:
+
+- `await_archive` asks the operations database what the archiver has stored. It is skipped, and with it the run, if
+  nothing comes. Look at `anabranch status` and `anabranch logs archiver`.
+- `ingest` names a hole or a damaged object at the end of its log, with the command that mends it.
+- `check_quality` names table, partition, numbers and remedy, and is not tried again: offsets missing or twice, an
+  archive that is ahead of its log, or too many bad records.
+- `build` says that no epoch is warm and archived yet while the speed layer is behind (`anabranch logs speed`), and is
+  tried again.
+- `publish` is skipped while a rollback holds publication; `anabranch release` lets it go on.
+
+The same by hand, without Airflow: `anabranch batch`. Where the boundary stands: `anabranch boundary`.
+"""
+
+from datetime import timedelta
+from typing import Any
+
+import pendulum
+from airflow.sdk import DAG, task
+
+from dags.policy import ARCHIVE, TAG, VIEWS, default_args, run_name, spark_job
+from dags.triggers import AwaitBacklog
+from runtime.settings import Settings
+
+settings = Settings()
+run = "{{ run_name(dag.dag_id, run_id) }}"
+
+with DAG(
+    "batch_views",
+    description="The archive's new records into the batch tables, and the boundary forward",
+    doc_md=__doc__,
+    schedule=settings.batch.schedule or None,
+    start_date=pendulum.datetime(2026, 1, 1),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=False,
+    default_args=default_args(),
+    user_defined_macros={"run_name": run_name},
+    tags=[TAG, "batch"],
+):
+
+    @task
+    def check_quality() -> dict[str, int]:
+        """Raises QualityError, which is not retried; returns the number of new records of each table."""
+        from airflow.providers.trino.hooks.trino import TrinoHook
+
+        from batch.quality import check_archive
+
+        return check_archive(TrinoHook("trino_default").get_records, settings)
+
+    @task(outlets=[VIEWS])
+    def publish(run: str) -> dict[str, Any]:
+        """Returns the publication's number (None if the run was served already) and its views."""
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        from runtime.errors import HeldError
+        from serving.publication import publish
+
+        try:
+            published = publish(settings, run)
+        except HeldError as error:
+            raise AirflowSkipException(str(error)) from error
+        return {"publication": published.publication, "views": list(published.views)}
+
+    (
+        AwaitBacklog(
+            task_id="await_archive",
+            idle_seconds=settings.batch.idle_seconds,
+            execution_timeout=timedelta(seconds=settings.batch.idle_seconds) + timedelta(minutes=10),
+        )
+        >> spark_job("ingest", "batch/ingest.py", outlets=[ARCHIVE])
+        >> check_quality()
+        >> spark_job("build", "batch/build.py", "--run-id", run)
+        >> publish(run)
+    )
