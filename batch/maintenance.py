@@ -229,12 +229,15 @@ def _try(spark: SparkSession, sql: str, report: Report) -> list[Row] | None:
 def main(argv: list[str] | None = None) -> int:
     """``maintenance [--orphans]``. Prints the report as JSON."""
     parser = argparse.ArgumentParser(prog="maintenance", description=__doc__)
-    parser.add_argument("--orphans", action="store_true", help="look for orphan files now, not only once a day")
+    parser.add_argument(
+        "--orphans", nargs="?", const="true", default="false", choices=("true", "false"),
+        help="look for orphan files now, not only once a day",
+    )  # fmt: skip
     arguments = parser.parse_args(argv)
     settings = Settings()
 
     def work(spark: SparkSession) -> int:
-        print(json.dumps(asdict(maintain(spark, settings, arguments.orphans))))
+        print(json.dumps(asdict(maintain(spark, settings, arguments.orphans == "true"))))
         return 0
 
     return job(settings, "maintenance", {"spark.sql.shuffle.partitions": "4"}, work)

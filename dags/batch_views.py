@@ -1,5 +1,5 @@
 """
-### batch_views: ingest, build, publish
+### batch_views: ingest, check, build, compare, publish
 
 Brings the archive's new records into the batch tables and moves the boundary. It is safe to clear or to run again, at
 any task and at any time: nothing is served before `publish`, and a repeated build makes another snapshot beside what is
@@ -14,6 +14,8 @@ When a task fails:
   archive that is ahead of its log, or too many bad records.
 - `build` says that no epoch is warm and archived yet while the speed layer is behind (`anabranch logs speed`), and is
   tried again.
+- `compare` found rows that differ from what is served at the same cut of the log, without a reason, and is not tried
+  again: the run is not published. `anabranch compare RUN` prints the report, `anabranch verify` says who is right.
 - `publish` is skipped while a rollback holds publication; `anabranch release` lets it go on.
 
 The same by hand, without Airflow: `anabranch batch`. Where the boundary stands: `anabranch boundary`.
@@ -55,6 +57,24 @@ with DAG(
 
         return check_archive(TrinoHook("trino_default").get_records, settings)
 
+    @task
+    def compare(run: str) -> dict[str, int]:
+        """Returns how many rows differ, by view. Raises QualityError, which is not retried, where nothing says why."""
+        from airflow.providers.trino.hooks.trino import TrinoHook
+
+        from runtime.errors import QualityError
+        from serving.compare import compare, described
+
+        report = compare(settings, run, TrinoHook("trino_default").get_conn())
+        print(described(report))
+        if report.unexplained:
+            raise QualityError(
+                f"run {run} differs from what is served in {', '.join(report.unexplained)}, and neither other code nor "
+                f"late copies say why: anabranch verify tells which of the two is wrong. To publish it: anabranch "
+                f"publish {run}"
+            )
+        return {view.view: view.differing for view in report.views}
+
     @task(outlets=[VIEWS])
     def publish(run: str) -> dict[str, Any]:
         """Returns the publication's number (None if the run was served already) and its views."""
@@ -77,6 +97,7 @@ with DAG(
         )
         >> spark_job("ingest", "batch/ingest.py", outlets=[ARCHIVE])
         >> check_quality()
-        >> spark_job("build", "batch/build.py", "--run-id", run)
+        >> spark_job("build", "batch/build.py", ["--run-id", run])
+        >> compare(run)
         >> publish(run)
     )

@@ -5,11 +5,12 @@ is imported in the task.
 """
 
 import re
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Asset, ExceptionRetryPolicy, RetryAction, RetryRule
+from airflow.sdk import Asset, ExceptionRetryPolicy, RetryAction, RetryRule, XComArg
 
 from runtime.version import ROOT
 
@@ -42,15 +43,17 @@ def default_args(**changes: Any) -> dict[str, Any]:
     }
 
 
-def spark_job(task_id: str, job: str, *arguments: str, **settings: Any) -> SparkSubmitOperator:
+def spark_job(task_id: str, job: str, arguments: Sequence[str] | XComArg = (), **settings: Any) -> SparkSubmitOperator:
     """A task that submits one of our jobs (``batch/ingest.py``) to the Spark of the connection ``spark_default``.
 
-    ``arguments`` are templates. Memory, class path and Java options come from Spark's own configuration there.
+    ``arguments`` are templates, or what another task returns. Memory, class path and Java options come from Spark's own
+    configuration there.
     """
+    given: Any = arguments if isinstance(arguments, XComArg) else list(arguments)  # its annotation forgets XComArg
     return SparkSubmitOperator(
         task_id=task_id,
         application=str(ROOT / job),
-        application_args=list(arguments),
+        application_args=given,
         name=f"anabranch-{task_id}",
         **settings,
     )
