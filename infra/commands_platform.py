@@ -2,8 +2,9 @@
 
 import json
 import subprocess
+import sys
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -51,11 +52,12 @@ def down() -> None:
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="for machines")] = False) -> None:
-    """Show the services: state, process id, and where to look at them."""
+    """Show the services and where to look at them; what is served, how fresh it is, and what runs next."""
     if as_json:
-        typer.echo(json.dumps(platform.status()))
+        typer.echo(json.dumps({**platform.status(), **platform.situation()}))
     else:
         _table()
+        _situation(platform.situation())
 
 
 def logs(
@@ -78,6 +80,35 @@ def demo() -> None:
     an earlier demo left there is removed first. Stop it with the command that it prints last.
     """
     story()
+
+
+def _situation(found: dict[str, Any]) -> None:
+    if not found:
+        return
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    table = Table("view", "publication", "batch side up to", "speed side from", title="served", title_justify="left")
+    for one in found["served"]:
+        below = sum(sum(partitions.values()) for partitions in one["vector"].values())
+        table.add_row(
+            one["view"], str(one["publication"]), f"{below:,} records of the log",
+            f"epoch {one['epoch']} of generation {one['generation']}",
+        )  # fmt: skip
+    console.print(table)
+    archived = sum(sum(partitions.values()) for partitions in found["archived"].values())
+    console.print(f"archived position: {archived:,} records of the log")
+    for component, lag in found["lag"].items():
+        behind = "?" if lag["behind_seconds"] is None else f"{lag['behind_seconds']:.1f}"
+        console.print(f"{component}: {lag['records']:,} records, {behind} s behind (at {lag['measured_at']:.19})")
+    for one in found["publications"]:
+        console.print(
+            f"publication {one['publication']} ({one['kind']}, {one['published_at']:.19}): {', '.join(one['views'])}"
+        )
+    if found["held"]:
+        console.print(f"publication is held since the rollback {found['held']}: anabranch release")
+    for dag, at in found["next_runs"].items():
+        console.print(f"next run of {dag}: {at or 'none is scheduled'}")
+    for message in found["alerts"]:
+        console.print(f"ALERT {message}", markup=False)
 
 
 def _table() -> None:

@@ -18,12 +18,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from batch.run import wait_for_archiver
 from changelog.producer import ChangelogProducer, Record
 from changelog.sources.simulate import Shop
+from changelog.topics import end_offsets
 from changelog.validation import check
 from infra import platform
+from infra.airflow_api import AirflowApi
 from infra.commands_views import spark_job
-from runtime import trino
+from runtime import ops, trino
 from runtime.errors import AnabranchError, TerminalError
 from runtime.settings import Settings, entity_of, home_directory
 from serving import publication
@@ -31,6 +34,8 @@ from serving.wait import wait
 
 YESTERYEAR = "2020-06-01T00:00:00"
 """The first shop did its business then, so that its answer can be told from that of the shop which goes on selling."""
+
+ARCHIVER_SECONDS, DAG_SECONDS = 60, 600
 
 ANSWER = """
 SELECT (SELECT count(*) FROM serving.order_latest {at_created}) AS orders_there,
@@ -182,8 +187,10 @@ def run() -> None:
     """Tell the story. Raises DemoError, and leaves everything as it is, where a number is wrong."""
     story = Story()
     home = _own_home(story)
-    story.step("The platform comes up: PostgreSQL, Kafka, MinIO, Trino, archiver, speed layer")
-    settings = platform.up(lambda text: story.say(text))
+    story.step("The platform comes up: PostgreSQL, Kafka, MinIO, Trino, archiver, speed layer, Airflow")
+    settings = platform.up(lambda text: story.say(text), "full")
+    airflow = AirflowApi(settings)
+    airflow.pause("batch_views", True)  # what happens next is told here, one thing after another
 
     story.step("A shop writes its changelog to Kafka; the speed layer folds it as it arrives")
     first, everything = Tally(), Tally()
@@ -202,12 +209,16 @@ def run() -> None:
     feed.start()
     watcher = Watcher(settings, first.answer())
     watcher.start()
-    story.step("Records keep coming; the batch layer folds the archive from the beginning, and is published")
-    result = spark_job("batch.run", ["--full"], "batch")
-    ingested, built = result["ingest"], result["run"]
-    story.say(f"archive: {ingested['records']} in {ingested['seconds']} s; folded in {built['seconds']} s")
-    published = publication.publish(settings, built["run_id"])
-    story.say(f"publication {published.publication}: batch side up to epoch {built['epoch']}, speed side from there on")
+    story.step("Records keep coming; Airflow runs the batch layer from the beginning: DAG full_recompute")
+    wait_for_archiver(settings, end_offsets(settings), ARCHIVER_SECONDS)
+    dag_run = airflow.trigger("full_recompute")
+    airflow.wait("full_recompute", dag_run, DAG_SECONDS, lambda tasks: story.say(_shown(tasks)))
+    differ = airflow.result("full_recompute", dag_run, "compare")
+    story.check("rows that differ from what was served", differ.values(), [0] * len(differ))
+    number = airflow.result("full_recompute", dag_run, "publish")["publication"]
+    with ops.connect(settings) as connection:
+        served = next(one for one in publication.current(connection) if one.publication == number)
+    story.say(f"publication {number}: batch side up to epoch {served.epoch}, speed side from there on")
     story.check("the same answer, now from both sides", first_shop(settings), first.answer())
     _show_boundary(story, settings)
 
@@ -227,8 +238,8 @@ def run() -> None:
     story.say(f"publication {back.publication} serves what was served before: the speed side alone")
     story.check("everything", ask(settings, before=False), everything.answer())
     publication.release(settings)
-    forward = publication.publish(settings, built["run_id"])
-    story.say(f"publication {forward.publication} serves run {built['run_id']} again")
+    forward = publication.publish(settings, served.run_id)
+    story.say(f"publication {forward.publication} serves run {served.run_id} again")
     story.check("everything", ask(settings, before=False), everything.answer())
     watcher.stop()
     if watcher.wrong:
@@ -240,7 +251,12 @@ def run() -> None:
     if report["differences"]:
         raise DemoError("verify: " + "; ".join(report["differences"]))
     story.say(f"[green]✓[/green] exact: log {report['records']}, rows compared {report['compared']}")
+    airflow.pause("batch_views", False)
     _what_next(story, home)
+
+
+def _shown(tasks: dict[str, str]) -> str:
+    return "  ".join(f"{task}: {'waiting' if state == 'None' else state}" for task, state in tasks.items())
 
 
 def _own_home(story: Story) -> Path:
@@ -279,6 +295,8 @@ def _what_next(story: Story, home: Path) -> None:
     services = platform.status()["services"]
     resident = sum(_memory(one["pid"]) for one in services if one["pid"]) / 2**30
     story.table(["service", "where"], [(one["name"], one["url"]) for one in services])
+    login = next(one for one in services if "user" in one)
+    story.say(f"{login['name']}: user {login['user']}, password {login['password']}")
     story.say(f"together they hold {resident:.1f} GiB of memory\n")
     command = f"ANABRANCH_HOME={_short(home)} {_short(Path(sys.argv[0]))}"
     for text in (

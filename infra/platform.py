@@ -1,5 +1,6 @@
 """The local platform as a whole: up, down, status."""
 
+import contextlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -10,18 +11,24 @@ import psycopg
 from batch.backup import Backup, backup, backups
 from batch.backup import restore as restore_databases
 from infra import airflow, prepare, supervise
+from infra.airflow_api import AirflowApi
 from infra.artifacts.install import Programs, install
 from infra.home import Ports, initialise, is_initialised
 from infra.preflight import preflight
 from infra.readiness import await_ready, tail
 from infra.services import services
-from runtime.errors import TerminalError
+from runtime import ops
+from runtime.errors import TerminalError, TransientError
 from runtime.settings import Profile, Settings, home_directory
+from serving.overview import overview
 from serving.publication import publish_initial
 
 Say = Callable[[str], None]
 
 READY_SECONDS = {"postgres": 60, "kafka": 90, "minio": 60, "trino": 180, "archiver": 90, "speed": 180}
+SCHEDULED = ("batch_views", "maintenance", "watch", "backup")
+"""DAGs that run by themselves."""
+
 READY_SECONDS |= dict.fromkeys(airflow.COMPONENTS, 180)
 
 
@@ -171,6 +178,26 @@ def status() -> dict[str, Any]:
             }
         )
     return {"home": str(settings.home), "profile": settings.profile, "services": listed}
+
+
+def situation() -> dict[str, Any]:
+    """What :func:`serving.overview.overview` tells, and ``next_runs``: DAG → when its next scheduled run begins.
+
+    Empty where the operations database does not answer; ``next_runs`` is empty without Airflow.
+    """
+    settings = Settings()
+    try:
+        with ops.connect(settings) as connection:
+            found = overview(connection)
+    except TransientError:
+        return {}
+    found["next_runs"] = {}
+    if settings.profile == "full":
+        with contextlib.suppress(TransientError):
+            airflow_api = AirflowApi(settings)
+            for dag in SCHEDULED:
+                found["next_runs"][dag] = airflow_api.next_run(dag)
+    return found
 
 
 def _heartbeats(settings: Settings) -> dict[str, Any]:
