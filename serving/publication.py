@@ -17,7 +17,7 @@ from changelog.positions import Vector, covers, from_json, to_json
 from runtime import faults, ops, trino
 from runtime.errors import HeldError, TerminalError
 from runtime.ops import Connection
-from runtime.settings import Settings, topic_of
+from runtime.settings import ENTITIES, Settings, topic_of
 from runtime.version import code_version
 from serving import sql
 from serving.sql import Pin
@@ -382,12 +382,16 @@ def views_say(lake: TrinoConnection) -> dict[str, int]:
 
 
 def _ensure_schemas(lake: TrinoConnection) -> None:
-    """The schemas of what Trino owns, and the views that do not change between publications."""
+    """The schemas of what Trino owns, and the views that depend on no publication."""
     for schema in ("serving", "ops"):
         trino.execute(lake, f"CREATE SCHEMA IF NOT EXISTS lake.{schema}")
+    _, found = trino.execute(
+        lake, "SELECT table_name FROM lake.information_schema.tables WHERE table_schema = 'archive'"
+    )
+    archives = {tuple(row) for row in found}
     fixed = {
         "lake.ops.epochs": sql.EPOCHS.format(pipeline="main"),
-        "lake.ops.bad_records": sql.BAD_RECORDS.format(pipeline="main"),
+        "lake.ops.bad_records": sql.bad_records(["main"], [entity for entity in ENTITIES if (entity,) in archives]),
         "lake.serving.boundary": sql.BOUNDARY,
     }
     for name, text in fixed.items():

@@ -3,6 +3,7 @@
 merged(view) = batch(records below the boundary) + speed(records from the boundary on)
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from views.algebra import View
@@ -74,13 +75,32 @@ FROM lake.speed.{pipeline} s WHERE s.view = 'journal'
 """
 """``ops.epochs``: the journal of the speed layer, a row for each epoch and topic-partition."""
 
-BAD_RECORDS = """
-SELECT '{pipeline}' AS pipeline, s.generation, s.epoch, s.bad.topic AS topic, s.bad.kafka_partition AS kafka_partition,
-  s.bad.kafka_offset AS kafka_offset, s.bad.reason AS reason, s.bad.append_time AS append_time, s.bad.key AS key,
-  s.bad.value AS value
-FROM lake.speed.{pipeline} s WHERE s.view = 'bad'
-"""
-"""``ops.bad_records``: bad records as the speed layer saw them, whole, with coordinates and reason."""
+
+def bad_records(pipelines: Sequence[str], archived: Sequence[str]) -> str:
+    """``ops.bad_records``: every bad record once and whole, with coordinates and reason.
+
+    Columns: topic, kafka_partition, kafka_offset, reason, append_time, key, value, archived (whether the columnar
+    archive has it). The newest are known to the speed layer alone, old ones to the archive alone.
+    ``archived``: entities whose archive table is there.
+    """
+    parts = [
+        "SELECT s.bad.topic AS topic, s.bad.kafka_partition AS kafka_partition, s.bad.kafka_offset AS kafka_offset, "
+        "s.bad.reason AS reason, s.bad.append_time AS append_time, s.bad.key AS key, s.bad.value AS value, "
+        f"false AS archived FROM lake.speed.{pipeline} s WHERE s.view = 'bad'"
+        for pipeline in pipelines
+    ] + [
+        f"SELECT 'changelog.{entity}', kafka_partition, kafka_offset, reason, append_time, key, value, true "
+        f"FROM lake.archive.\"{entity}\" WHERE kind = 'bad'"
+        for entity in archived
+    ]
+    union = "\n  UNION ALL\n  ".join(parts)
+    return (
+        "SELECT topic, kafka_partition, kafka_offset, arbitrary(reason) AS reason, "
+        "arbitrary(append_time) AS append_time, arbitrary(key) AS key, arbitrary(value) AS value, "
+        "bool_or(archived) AS archived\n"
+        f"FROM (\n  {union}\n)\nGROUP BY topic, kafka_partition, kafka_offset"
+    )
+
 
 BOUNDARY = """
 WITH served AS (

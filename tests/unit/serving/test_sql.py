@@ -7,7 +7,7 @@ from dataclasses import replace
 import duckdb
 import pytest
 
-from serving.sql import BAD_RECORDS, BOUNDARY, EPOCHS, Pin, batch_side, merged, speed_side, states
+from serving.sql import BOUNDARY, EPOCHS, Pin, bad_records, batch_side, merged, speed_side, states
 from views.aggregate import Aggregate, Count, Sum
 from views.algebra import Field, Key, View
 from views.latest import Latest
@@ -145,10 +145,17 @@ def test_the_newest_version_wins_across_the_boundary_and_a_deleted_one_is_absent
     assert len(run(states(STATUS, PIN), sides)) == 4
 
 
-@pytest.mark.parametrize("sql", [EPOCHS.format(pipeline="joins"), BAD_RECORDS.format(pipeline="joins")])
+@pytest.mark.parametrize("sql", [EPOCHS.format(pipeline="joins"), bad_records(["joins"], [])])
 def test_a_view_over_the_journal_reads_its_own_pipeline(sql: str) -> None:
     assert "FROM lake.speed.joins s" in sql
     assert "{" not in sql
+
+
+def test_a_bad_record_is_shown_once_whoever_has_it() -> None:
+    text = bad_records(["main", "joins"], ["order"])
+    assert "FROM lake.archive.\"order\" WHERE kind = 'bad'" in text
+    assert text.count("lake.speed.") == 2
+    assert text.endswith("GROUP BY topic, kafka_partition, kafka_offset")
 
 
 def test_the_boundary_counts_only_what_was_published_to_the_end() -> None:
