@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from changelog.validation import check
 
-CHANGE, DUPLICATE, BAD, TOMBSTONE, COUNT = "change", "duplicate", "bad", "tombstone", "count"
+CHANGE, DUPLICATE, BAD, TOMBSTONE = "change", "duplicate", "bad", "tombstone"
 
 RECORD = pa.schema(
     [
@@ -69,43 +69,3 @@ def classify_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
         identifiers.append(identifier)
     verdict = [pa.array(column, pa.string()) for column in (kinds, reasons, services, identifiers)]
     return pa.RecordBatch.from_arrays([*batch.columns, *verdict], names=CLASSIFIED.names)
-
-
-def classify_and_count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """:func:`classify`, and after the last batch one row of kind ``count`` for each topic-partition and kind seen.
-
-    In such a row ``kafka_offset`` is the lowest offset seen (which makes it unique in the log's history), ``reason``
-    the kind that was counted, ``identifier`` the number of records, ``append_time`` the latest of them. Counting has to
-    happen here: what the stream's duplicate detection drops can no longer be counted behind it.
-    """
-    seen: dict[tuple[str, int, str], tuple[int, int, object]] = {}
-    for batch in batches:
-        classified = classify_batch(batch)
-        groups = pa.Table.from_batches([classified]).group_by(["topic", "kafka_partition", "kind"])
-        for row in groups.aggregate(
-            [("kafka_offset", "min"), ("kafka_offset", "count"), ("append_time", "max")]
-        ).to_pylist():
-            key = (row["topic"], row["kafka_partition"], row["kind"])
-            first, records, latest = row["kafka_offset_min"], row["kafka_offset_count"], row["append_time_max"]
-            if key in seen:
-                first, records, latest = (
-                    min(first, seen[key][0]),
-                    records + seen[key][1],
-                    max(latest, seen[key][2]),
-                )
-            seen[key] = (first, records, latest)
-        yield classified
-    if seen:
-        rows = [
-            {
-                "topic": topic,
-                "kafka_partition": partition,
-                "kafka_offset": first,
-                "append_time": latest,
-                "kind": COUNT,
-                "reason": kind,
-                "identifier": str(records),
-            }
-            for (topic, partition, kind), (first, records, latest) in seen.items()
-        ]
-        yield pa.RecordBatch.from_pylist(rows, schema=CLASSIFIED)

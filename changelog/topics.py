@@ -103,9 +103,9 @@ def _list(settings: Settings, spec: OffsetSpec) -> Vector:
     return vector
 
 
-def offsets_at(settings: Settings, topic: str, partition: int, time: datetime) -> int:
+def offsets_at(bootstrap: str, topic: str, partition: int, time: datetime) -> int:
     """The first offset appended at or after ``time``; the end of the log if there is none."""
-    consumer = Consumer({"bootstrap.servers": settings.kafka.bootstrap, "group.id": "anabranch-lookup"})
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "anabranch-lookup"})
     try:
         asked = TopicPartition(topic, partition, int(time.timestamp() * 1000))
         (found,) = consumer.offsets_for_times([asked], timeout=TIMEOUT)

@@ -49,12 +49,7 @@ EXIT_CONFIGURATION = 78
 CONTRACT_CHECK_SECONDS = 30.0
 
 STREAM_CONF = {
-    "spark.sql.shuffle.partitions": "2",  # frozen in the checkpoint of a stateful query
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.metricsEnabled": "false",
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "100",

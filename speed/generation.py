@@ -35,6 +35,10 @@ class Generation:
         """Spark's checkpoint, on local disk (object stores have no atomic rename)."""
         return settings.home / "checkpoints" / self.pipeline / str(self.number)
 
+    def identities(self, settings: Settings) -> Path:
+        """Where the stores of duplicate detection are: a cache of the log, beside the checkpoint."""
+        return settings.home / "identities" / self.pipeline / str(self.number)
+
 
 def newest(connection: Connection, pipeline: str) -> Generation | None:
     """The generation begun last, or None before the first."""
@@ -69,7 +73,7 @@ def begin(settings: Settings, connection: Connection, pipeline: str) -> Generati
         if row["append_time"] is None or topic not in begun:
             continue
         first = begun[topic][partition]
-        at = offsets_at(settings, topic, partition, row["append_time"] - horizon)
+        at = offsets_at(settings.kafka.bootstrap, topic, partition, row["append_time"] - horizon)
         start[topic][partition] = max(first, min(at, row["kafka_offset"]))
         warm[topic][partition] = first if start[topic][partition] == first == 0 else max(first, row["kafka_offset"])
     with connection.transaction():

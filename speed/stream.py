@@ -1,18 +1,16 @@
-"""From Kafka to contributions: the streaming half of an epoch. No watermark on records."""
+"""From Kafka to contributions: the streaming half of an epoch."""
 
 import json
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from changelog.classify import CHANGE, CLASSIFIED_DDL, FROM_KAFKA, classify_and_count
+from changelog.classify import CLASSIFIED_DDL, FROM_KAFKA
 from changelog.positions import to_json
 from changelog.typed import typed
 from runtime.settings import Settings
+from speed.duplicates import judge
 from speed.generation import Generation
 from views.fold import Fold, weighted
-
-IDENTITY = ["topic", "key", "service_name", "identity"]
 
 
 def records(spark: SparkSession, settings: Settings, generation: Generation) -> DataFrame:
@@ -33,28 +31,15 @@ def records(spark: SparkSession, settings: Settings, generation: Generation) -> 
     return kafka.load().selectExpr(*FROM_KAFKA)
 
 
-def without_duplicates(classified: DataFrame, horizon_seconds: int) -> DataFrame:
-    """Drop changes whose (topic, key, service, identifier) came before within the horizon.
-
-    The watermark is the epoch's own time, which Spark keeps in its offset log: a replayed epoch sees the same, and no
-    record, however late or far in the future, can lose another. What is not a change has an identity of its own.
-    """
-    own = F.concat_ws(":", "kind", "kafka_partition", "kafka_offset", "reason")
-    return (
-        classified.withColumn("identity", F.when(F.col("kind") == CHANGE, F.col("identifier")).otherwise(own))
-        .withColumn("epoch_time", F.current_timestamp())
-        .withWatermark("epoch_time", f"{horizon_seconds} seconds")
-        .dropDuplicatesWithinWatermark(IDENTITY)
-    )
-
-
 def contributions(spark: SparkSession, settings: Settings, generation: Generation, fold: Fold) -> DataFrame:
-    """The whole stream: contributions of every new record to every view and to the journal.
+    """The whole stream: contributions of every new record to every view and to the journal. No state, no watermark.
 
     All partitions are read in as many tasks as there are cores; copies of a record are in one partition, in order, so
     the lowest offset survives.
     """
+    told = judge(
+        settings.kafka.bootstrap, generation.identities(settings), generation.start, generation.horizon_seconds
+    )
     tasks = spark.sparkContext.defaultParallelism
-    classified = records(spark, settings, generation).coalesce(tasks).mapInArrow(classify_and_count, CLASSIFIED_DDL)
-    survivors = typed(without_duplicates(classified, generation.horizon_seconds))
-    return fold.contributed(weighted(survivors, keep=("reason", "key", "value", "identifier")))
+    classified = records(spark, settings, generation).coalesce(tasks).mapInArrow(told, CLASSIFIED_DDL)
+    return fold.contributed(weighted(typed(classified), keep=("reason", "key", "value")))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE, RECORD_DDL, classify, classify_and_count
+from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE, RECORD_DDL, classify
 from changelog.typed import typed
 from tests.logs import Log, logs
 from tests.oracle import LogRecord, Oracle
@@ -109,14 +108,3 @@ def test_incremental_slices_equal_one_full_fold(spark: SparkSession, log: Log, c
         assert served is not None
         assert _text(served, view.name) == READS[view.name][1](oracle)
     records.unpersist()
-
-
-@given(log=logs())
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_counting_before_duplicate_detection_counts_every_record(spark: SparkSession, log: Log) -> None:
-    """changes + duplicates + bad + tombstones = all: the counts that travel with the stream are complete."""
-    rows: list[Any] = (
-        _frame(spark, log.records).coalesce(1).mapInArrow(classify_and_count, CLASSIFIED_DDL).where("kind = 'count'")
-    ).collect()
-    assert sum(int(row["identifier"]) for row in rows) == len(log.records)
-    assert len({(row["topic"], row["kafka_partition"], row["reason"]) for row in rows}) == len(rows)
