@@ -217,7 +217,7 @@ def test_supervisor_reads_the_commands_that_were_meant(
 ) -> None:
     moved = settings.home / name
     monkeypatch.setenv("ANABRANCH_HOME", str(moved))
-    settings = Settings()
+    settings = Settings(port_base=BASE, profile="full")
     meant = services(settings, programs)
     supervise.write_config(settings, meant)
     options = ServerOptions()
