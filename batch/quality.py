@@ -129,7 +129,7 @@ def share(query: Query, entity: str, since: dict[int, int]) -> Share:
         f"(kafka_partition = {partition} AND kafka_offset < {offset})" for partition, offset in since.items()
     )
     ((bad, records),) = query(
-        f"SELECT count_if(kind = '{BAD}'), count(*) FROM {table_of(entity)} "
+        f"SELECT count(*) FILTER (WHERE kind = '{BAD}'), count(*) FROM {table_of(entity)} "
         f"WHERE kind <> 'empty' AND NOT ({known or 'false'})"
     )
     return Share(table_of(entity), bad, records)

@@ -41,7 +41,8 @@ def up(say: Say, profile: Profile | None = None) -> Settings:
     """
     home = home_directory()
     running = is_initialised() and supervise.is_running(Settings())
-    preflight(home, None)
+    wanted = profile or (Settings().profile if is_initialised() else "core")
+    preflight(home, None, wanted)
     programs = install(say)
     settings = initialise(programs, profile)
     if not running:

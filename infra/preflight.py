@@ -10,15 +10,19 @@ import psutil
 
 from infra.home import Ports, port_is_free
 from runtime.errors import PreflightError
+from runtime.settings import Profile
 
 MEMORY_GIB = 8
+AIRFLOW_GIB = 1.5
+"""What profile full needs beside it."""
+
 DISK_GIB = 6
 
 
-def preflight(home: Path, ports: Ports | None) -> None:
+def preflight(home: Path, ports: Ports | None, profile: Profile = "core") -> None:
     """Raise PreflightError with one line for each thing that is missing. ``ports``: those that must be free now."""
     problems = [
-        *_memory(),
+        *_memory(MEMORY_GIB + (AIRFLOW_GIB if profile == "full" else 0)),
         *_disk(home),
         *_java(),
         *_root(),
@@ -28,10 +32,10 @@ def preflight(home: Path, ports: Ports | None) -> None:
         raise PreflightError("this machine is not ready:\n" + "\n".join(f"  - {problem}" for problem in problems))
 
 
-def _memory() -> list[str]:
+def _memory(needed: float) -> list[str]:
     total = psutil.virtual_memory().total / 2**30
-    if total < MEMORY_GIB * 0.95:
-        return [f"{total:.1f} GiB of memory, {MEMORY_GIB} GiB are needed"]
+    if total < needed * 0.95:
+        return [f"{total:.1f} GiB of memory, {needed:g} GiB are needed"]
     return []
 
 

@@ -82,7 +82,7 @@ def checks(settings: Settings) -> dict[str, Callable[[], None]]:
 
     def airflow_job(name: str) -> Callable[[], None]:
         def check() -> None:
-            started = supervise.states(settings)[name]["start"]
+            started = supervise.states(settings)[name]["start"] + 1  # whole seconds: a heartbeat of an earlier life
             with psycopg.connect(settings.airflow.database.dsn, connect_timeout=2) as connection:
                 row = connection.execute(
                     "SELECT count(*) FROM job WHERE job_type = %s AND state = 'running' AND latest_heartbeat > "

@@ -22,6 +22,8 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Settings]:
         for name in [name for name in os.environ if name.startswith("ANABRANCH_") and name != "ANABRANCH_CACHE"]:
             patch.delenv(name)
         patch.setenv("ANABRANCH_HOME", str(home))
+        patch.setenv("ANABRANCH_BATCH__SCHEDULE", "")  # Airflow runs what a test asks for, when it asks
+        patch.setenv("ANABRANCH_BATCH__IDLE_SECONDS", "30")
         lines: list[str] = []
         try:
             yield local_platform.up(lines.append)

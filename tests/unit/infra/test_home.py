@@ -19,7 +19,18 @@ from runtime.settings import Settings
 
 pytestmark = pytest.mark.unit
 
-SECRETS = ("s3.secret_key", "postgres_password", "supervisor_password", "catalog.password", "ops.password")
+SECRETS = (
+    "s3.secret_key",
+    "postgres_password",
+    "supervisor_password",
+    "catalog.password",
+    "ops.password",
+    "airflow.database.password",
+    "airflow.password",
+    "airflow.fernet_key",
+    "airflow.jwt_secret",
+    "airflow.api_secret_key",
+)
 
 
 @contextmanager
@@ -72,7 +83,9 @@ def test_secrets_are_generated_once_for_each_home(
 ) -> None:
     initialise(programs)
     first = secrets_of(home)
-    assert all(len(secret) >= 32 for secret in first)
+    assert all(
+        len(secret) >= (16 if name == "airflow.password" else 32) for name, secret in zip(SECRETS, first, strict=True)
+    )
     initialise(programs)
     assert secrets_of(home) == first
     assert len({*first, *secrets_of(another(home, monkeypatch, programs))}) == 2 * len(SECRETS)
@@ -108,17 +121,41 @@ def test_a_home_keeps_its_ports_and_learns_where_programs_are(home: Path, progra
     assert moved.model_dump(exclude={"spark"}) == first.model_dump(exclude={"spark"})
 
 
+def test_a_home_remembers_its_profile_and_begins_as_core(
+    home: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert initialise(programs).profile == "core"
+    assert initialise(programs, "full").profile == "full"
+    monkeypatch.setenv("ANABRANCH_PROFILE", "core")
+    assert initialise(programs).profile == "full", "the environment does not choose it"
+    assert initialise(programs, "core").profile == "core"
+    assert written(home)["profile"] == "core"
+
+
+def test_a_home_of_an_earlier_version_gets_the_secrets_that_it_lacks(home: Path, programs: Programs) -> None:
+    initialise(programs)
+    earlier = {name: value for name, value in written(home).items() if name not in ("airflow", "profile")}
+    write_private(home / "settings.json", json.dumps(earlier))
+    settings = initialise(programs)
+    assert settings.profile == "core"
+    assert len(settings.airflow.fernet_key.get_secret_value()) == 44
+    assert settings.airflow.database.port == Ports(settings.port_base).postgres
+    assert {name: value for name, value in written(home).items() if name in earlier} == earlier
+
+
 def test_every_port_in_the_settings_follows_from_the_base(home: Path, programs: Programs) -> None:
     settings = initialise(programs)
     ports = Ports(settings.port_base)
     assert settings.kafka.bootstrap == f"127.0.0.1:{ports.kafka}"
     assert settings.s3.endpoint == f"http://127.0.0.1:{ports.minio}"
     assert (settings.trino.host, settings.trino.port) == ("127.0.0.1", ports.trino)
-    for database in (settings.catalog, settings.ops):
+    for database in (settings.catalog, settings.ops, settings.airflow.database):
         assert (database.host, database.port) == ("127.0.0.1", ports.postgres)
 
 
-@pytest.mark.parametrize("name", ["minio", "supervisor", "trino", "kafka", "kafka_controller", "postgres", "spark_ui"])
+@pytest.mark.parametrize(
+    "name", ["minio", "supervisor", "trino", "kafka", "kafka_controller", "postgres", "spark_ui", "airflow"]
+)
 def test_a_base_of_which_one_port_is_in_use_is_passed_over(
     home: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, bases: list[int], name: str
 ) -> None:

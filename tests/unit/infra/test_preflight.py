@@ -52,9 +52,14 @@ def test_a_machine_that_has_everything_passes(tmp_path: Path, ports: Ports) -> N
 
 
 def test_too_little_memory_is_said_with_how_much_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "MEMORY_GIB", 1_000_000)
-    with pytest.raises(PreflightError, match=r"\d+\.\d GiB of memory, 1000000 GiB are needed"):
+    monkeypatch.setattr(checks, "MEMORY_GIB", 100_000)
+    with pytest.raises(PreflightError, match=r"\d+\.\d GiB of memory, 100000 GiB are needed"):
         preflight(tmp_path, None)
+    monkeypatch.setattr(checks, "MEMORY_GIB", 0)
+    monkeypatch.setattr(checks, "AIRFLOW_GIB", 100_000.5)
+    preflight(tmp_path, None)
+    with pytest.raises(PreflightError, match=r"100000\.?5? GiB are needed"):
+        preflight(tmp_path, None, "full")
 
 
 def test_too_little_disk_is_said_of_the_disk_where_the_home_will_be(

@@ -1,22 +1,29 @@
 """What is started: on loopback only, within limits of memory, and with no secret where others can read it."""
 
+import json
 import os
 import re
 import shlex
+from configparser import ConfigParser
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from sqlalchemy.engine import make_url
 from supervisor.options import ServerOptions  # type: ignore[import-untyped]  # has no types
 
-from infra import supervise
+from infra import airflow, supervise
+from infra.airflow import COMPONENTS
 from infra.artifacts.install import Programs
 from infra.home import Ports
+from infra.platform import READY_SECONDS
 from infra.preflight import MEMORY_GIB
 from infra.service import Service
 from infra.services import environment, services
 from runtime import spark
 from runtime.settings import Settings
+from runtime.spark_submit import submit_conf
+from runtime.version import ROOT
 
 pytestmark = pytest.mark.unit
 
@@ -27,7 +34,13 @@ SECRETS = {
     "S3__SECRET_KEY": "secret-of-s3",
     "OPS__PASSWORD": "secret-of-ops",
     "CATALOG__PASSWORD": "secret-of-catalog",
+    "AIRFLOW__DATABASE__PASSWORD": "secret-of-airflow's%database",
+    "AIRFLOW__PASSWORD": "secret-of-airflow",
+    "AIRFLOW__FERNET_KEY": "secret-of-fernet",
+    "AIRFLOW__JWT_SECRET": "secret-of-jwt",
+    "AIRFLOW__API_SECRET_KEY": "secret-of-api",
 }
+CORE = ["postgres", "kafka", "minio", "trino", "archiver", "speed"]
 UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "mib": 2**20}
 
 
@@ -46,9 +59,10 @@ def settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
             f"{name.upper()}__USER": name,
             f"{name.upper()}__PORT": str(ports.postgres),
         }
+    values["AIRFLOW__DATABASE__PORT"] = str(ports.postgres)
     for key, value in values.items():
         monkeypatch.setenv(f"ANABRANCH_{key}", value)
-    return Settings(port_base=BASE)
+    return Settings(port_base=BASE, profile="full")
 
 
 @pytest.fixture
@@ -65,12 +79,26 @@ def config(settings: Settings, by_name: dict[str, Service]) -> dict[str, str]:
     return {str(path.relative_to(settings.home)): path.read_text() for path in files}
 
 
+def configparser(text: str) -> ConfigParser:
+    parser = ConfigParser()  # as Airflow reads it
+    parser.read_string(text)
+    return parser
+
+
 def properties(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines())
 
 
 def test_the_services_are_those_that_the_commands_know(by_name: dict[str, Service]) -> None:
-    assert list(by_name) == ["postgres", "kafka", "minio", "trino", "archiver", "speed"]
+    assert list(by_name) == [*CORE, *COMPONENTS]
+    assert READY_SECONDS.keys() == by_name.keys()
+
+
+def test_the_core_is_the_full_platform_without_airflow(
+    settings: Settings, programs: Programs, by_name: dict[str, Service]
+) -> None:
+    core = services(settings.model_copy(update={"profile": "core"}), programs)
+    assert core == [by_name[name] for name in CORE]
 
 
 def test_every_service_listens_on_loopback_only(by_name: dict[str, Service], config: dict[str, str]) -> None:
@@ -84,6 +112,10 @@ def test_every_service_listens_on_loopback_only(by_name: dict[str, Service], con
         assert all("://127.0.0.1:" in listener for listener in kafka[key].split(","))
     assert kafka["controller.quorum.voters"].startswith("1@127.0.0.1:")
     assert f"port=127.0.0.1:{BASE + 9}\n" in config["config/supervisord.conf"]
+    api = configparser(config["airflow/airflow.cfg"])["api"]
+    assert (api["host"], api["port"]) == ("127.0.0.1", str(Ports(BASE).airflow))
+    for name in ("airflow-scheduler", "airflow-triggerer"):
+        assert "--skip-serve-logs" in by_name[name].command, "it would serve its logs on all interfaces"
     assert by_name["speed"].environment["ANABRANCH_SPEED__UI_PORT"] == str(Ports(BASE).spark_ui)
     assert by_name["speed"].url == f"http://127.0.0.1:{Ports(BASE).spark_ui}"
 
@@ -138,6 +170,8 @@ def test_only_the_owner_can_read_what_is_written(settings: Settings, config: dic
         "config/supervisord.conf",
         "config/trino/catalog/lake.properties",
         "config/trino/catalog/ops.properties",
+        "airflow/airflow.cfg",
+        "airflow/passwords.json",
     }
     assert {(settings.home / name).stat().st_mode & 0o777 for name in config} == {0o600}
 
@@ -183,7 +217,7 @@ def test_supervisor_reads_the_commands_that_were_meant(
 ) -> None:
     moved = settings.home / name
     monkeypatch.setenv("ANABRANCH_HOME", str(moved))
-    settings = Settings()
+    settings = Settings(port_base=BASE, profile="full")
     meant = services(settings, programs)
     supervise.write_config(settings, meant)
     options = ServerOptions()
@@ -195,3 +229,71 @@ def test_supervisor_reads_the_commands_that_were_meant(
         assert shlex.split(process.command) == service.command
         assert process.environment == environment(settings, service)
         assert process.stdout_logfile == str(supervise.log_path(settings, service.name))
+
+
+def test_airflow_keeps_to_its_own_database_and_to_our_files(settings: Settings, config: dict[str, str]) -> None:
+    read = configparser(config["airflow/airflow.cfg"])
+    url = make_url(read["database"]["sql_alchemy_conn"])
+    database = settings.airflow.database
+    assert (url.drivername, url.host, url.port) == ("postgresql+psycopg", "127.0.0.1", Ports(BASE).postgres)
+    assert (url.database, url.username, url.password) == ("airflow", "airflow", database.password.get_secret_value())
+    assert read["database"]["sql_alchemy_conn_async"] == read["database"]["sql_alchemy_conn"]
+    assert read["core"]["dags_folder"] == str(ROOT / "dags")
+    assert read["core"]["load_examples"] == "False"
+    assert Path(read["logging"]["base_log_folder"]) == settings.home / "logs" / "airflow"
+    assert json.loads(config["airflow/passwords.json"]) == {"admin": "secret-of-airflow"}
+    assert read["core"]["simple_auth_manager_passwords_file"] == str(settings.home / "airflow" / "passwords.json")
+    assert (read["core"]["fernet_key"], read["api_auth"]["jwt_secret"], read["api"]["secret_key"]) == (
+        "secret-of-fernet", "secret-of-jwt", "secret-of-api"
+    )  # fmt: skip
+
+
+def test_dags_find_spark_and_trino_where_the_settings_say(settings: Settings, by_name: dict[str, Service]) -> None:
+    elsewhere = settings.model_copy(
+        update={"spark": settings.spark.model_copy(update={"master": "spark://there:7077"})}
+    )
+    for given, master in ((settings, "local[2]"), (elsewhere, "spark://there:7077")):
+        assert json.loads(airflow.connections(given)["spark_default"])["host"] == master
+    trino = json.loads(by_name["airflow-scheduler"].environment["AIRFLOW_CONN_TRINO_DEFAULT"])
+    assert (trino["host"], trino["port"], trino["login"]) == ("127.0.0.1", Ports(BASE).trino, "anabranch")
+    assert trino["extra"]["catalog"] == "lake"
+
+
+def test_what_spark_submit_must_know_is_what_a_session_of_its_own_would_get(
+    settings: Settings, by_name: dict[str, Service], config: dict[str, str]
+) -> None:
+    directory = Path(by_name["airflow-scheduler"].environment["SPARK_CONF_DIR"]).relative_to(settings.home)
+    read = dict(line.split(" ", 1) for line in config[f"{directory}/spark-defaults.conf"].splitlines())
+    assert read == submit_conf(settings, settings.batch.driver_memory)
+    assert (read["spark.driver.host"], read["spark.driver.memory"]) == ("127.0.0.1", settings.batch.driver_memory)
+    assert "-Duser.timezone=UTC" in read["spark.driver.extraJavaOptions"]
+    assert read["spark.driver.extraClassPath"] == f"{settings.spark.jars}/*"
+    cluster = settings.model_copy(update={"spark": settings.spark.model_copy(update={"master": "yarn"})})
+    assert "spark.driver.host" not in submit_conf(cluster, "1g")
+
+
+def test_a_session_leaves_master_and_memory_to_spark_submit(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", {"PYSPARK_GATEWAY_PORT": "1"})
+    builder = MagicMock()
+    builder.appName.return_value = builder.config.return_value = builder
+    monkeypatch.setattr(spark, "SparkSession", MagicMock(builder=builder))
+    spark.session(settings, "any", "1g")
+    assert not builder.master.called
+    conf = dict(call.args for call in builder.config.call_args_list)
+    assert conf.keys() & submit_conf(settings, "1g").keys() == set()
+    assert conf["spark.sql.session.timeZone"] == "UTC"
+
+
+def test_processes_of_airflow_can_be_found_by_their_environment(by_name: dict[str, Service]) -> None:
+    """Airflow sets titles of processes, which by default overwrites what /proc shows of the environment."""
+    assert {by_name[name].environment["SPT_NOENV"] for name in COMPONENTS} == {"1"}
+
+
+def test_only_the_interface_of_airflow_asks_who_you_are(by_name: dict[str, Service]) -> None:
+    logins = {name: service.login for name, service in by_name.items() if service.login}
+    assert logins.keys() == {"airflow-api"}
+    user, password = logins["airflow-api"]
+    assert (user, password.get_secret_value()) == ("admin", "secret-of-airflow")
+    assert "secret" not in repr(by_name["airflow-api"])
