@@ -5,7 +5,7 @@ Without them nobody knows which files of the lake are tables. A backup is one ob
 `backups/`; it is taken after each publication and once a day (maintenance takes one too, before it deletes). Restore
 with the platform down: `anabranch restore`, then `anabranch up` and `anabranch verify`.
 
-When the task fails: PostgreSQL or the object store does not answer (`anabranch status`). Each run takes another
+When `back_up` fails: PostgreSQL or the object store does not answer (`anabranch status`). Each run takes another
 backup, and the newest fifty are kept.
 """
 

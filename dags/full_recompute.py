@@ -10,6 +10,7 @@ The report is in the log and the XCom of `compare`, whole in the table `ops.publ
 
 When a task fails:
 
+- `options` turns the form into the build's command line, and does nothing else.
 - `ingest`: as in batch_views.
 - `build` says that no epoch is warm and archived yet while the speed layer is behind, and is tried again. Out of
   memory: fewer views at a time, or more `batch.driver_memory`.

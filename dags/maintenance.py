@@ -6,9 +6,9 @@ deletes speed rows below the oldest boundary that can be published, puts small f
 snapshots that nothing pins, and once a day removes files that nothing refers to. What is served, or can be served by a
 rollback, is never touched. It runs beside the stream and beside batch runs.
 
-The report at the end of the log says what was done, and how many data files and snapshots each table has: both level
-off. Under `failed` is what a writer was in the way of; the next run tries it again. When the task itself fails,
-queries become slower with time and nothing else happens; the reason is at the end of the log.
+The report at the end of the log of `maintain` says what was done, and how many data files and snapshots each table has:
+both level off. Under `failed` is what a writer was in the way of; the next run tries it again. When the task itself
+fails, queries become slower with time and nothing else happens; the reason is at the end of the log.
 """
 
 import pendulum

@@ -8,8 +8,8 @@ is served is touched. The result can be queried as `lake.LOCATION.VIEW`, its par
 The report in the log of `report` says how many rows each view has and, for a replay from the beginning, how they
 differ from what is served.
 
-When a task fails: `build` names a position that it cannot read, or a location whose name is taken, and is not worth
-trying again; otherwise as in full_recompute. Remove a location that is no longer needed with
+When a task fails: `options` names a location whose name is taken, `build` a position that it cannot read; neither is
+worth trying again. Otherwise as in full_recompute. Remove a location that is no longer needed with
 `DROP TABLE lake.LOCATION.VIEW_states` and `DROP VIEW lake.LOCATION.VIEW`.
 """
 

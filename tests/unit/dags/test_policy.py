@@ -46,7 +46,8 @@ dags = {
     for dag in bag.dags.values()
 }
 with open(sys.argv[2], "w") as file:
-    json.dump({"errors": bag.import_errors, "dags": dags, "seconds": seconds, "modules": sorted(sys.modules)}, file)
+    found = {"errors": bag.import_errors, "dags": dags, "seconds": seconds, "modules": sorted(sys.modules)}
+    json.dump(found, file, default=str)
 """
 
 HEAVY = {"pyspark", "pandas", "numpy", "pyarrow", "trino", "confluent_kafka", "boto3", "duckdb", "serving", "batch"}
@@ -98,8 +99,9 @@ def test_every_dag_tells_whoever_is_on_call_what_to_do(bag: Any) -> None:
         assert "anabranch" in dag["tags"]
 
 
-def test_of_every_dag_one_run_is_active_and_no_past_is_caught_up(bag: Any) -> None:
-    assert {(dag["runs"], dag["catchup"]) for dag in bag["dags"].values()} == {(1, False)}
+def test_no_past_is_caught_up_and_only_what_stands_beside_what_is_served_may_overlap(bag: Any) -> None:
+    assert {dag["catchup"] for dag in bag["dags"].values()} == {False}
+    assert {name for name, dag in bag["dags"].items() if dag["runs"] != 1} == {"full_recompute", "replay"}
 
 
 def test_every_task_retries_with_growing_pauses_unless_that_cannot_help(tasks: dict[str, Any]) -> None:
