@@ -6,7 +6,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen
 
-.PHONY: help setup up down status demo test lint unit property integration faults bench clean
+.PHONY: help setup up down status demo test lint unit property integration ui faults bench clean chromium
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,10 +34,15 @@ lint: setup ## format, lint and types
 	$(RUN) ruff check .
 	$(RUN) mypy
 
-test: lint ## everything: lint, unit and property tests, then the tests on the real services
+test: lint chromium ## everything: lint, unit and property tests, then the tests on the real services
 	$(RUN) pytest -m "unit or property"
-	$(RUN) pytest -m integration
+	$(RUN) pytest -m "integration or ui"
 	$(RUN) pytest -m faults
+
+chromium: # the browser of the tests, from the distribution
+	@command -v chromium chromium-browser >/dev/null \
+		|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium >/dev/null; } \
+		|| { echo "the tests of Airflow's interface need Chromium: apt-get install chromium"; exit 1; }
 
 unit: setup ## tests without services
 	$(RUN) pytest -m unit
@@ -47,6 +52,9 @@ property: setup ## the laws, by Hypothesis, on a local Spark
 
 integration: setup ## tests on the real services
 	$(RUN) pytest -m integration
+
+ui: setup chromium ## tests of Airflow's interface in a browser; screenshots in test-results/
+	$(RUN) pytest -m ui
 
 faults: setup ## tests that kill real processes
 	$(RUN) pytest -m faults

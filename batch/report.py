@@ -1,8 +1,10 @@
 """What an ingest says of itself, to people and to machines."""
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, dataclass, field
 
 from runtime.errors import ArchiveError, HoleError
+from runtime.ops import Connection
 
 EXIT_INCOMPLETE = 3
 """Exit status of a batch run that is built and right as far as it goes, while objects are damaged or missing: somebody
@@ -20,6 +22,21 @@ class Report:
     alarms: list[str] = field(default_factory=list)
     archived: dict[str, dict[str, int]] = field(default_factory=dict)
     seconds: float = 0.0
+
+
+def note(ops: Connection, report: Report) -> None:
+    """Keep the report of the last ingest, for who publishes first and complains afterwards."""
+    ops.execute(
+        "INSERT INTO runs (run_id, kind, code_version, state, finished_at, detail) VALUES ('ingest', 'ingest', '', "
+        "'done', now(), %s) ON CONFLICT (run_id) DO UPDATE SET (finished_at, detail) = (now(), excluded.detail)",
+        (json.dumps(asdict(report)),),
+    )
+
+
+def last(ops: Connection) -> Report:
+    """The report of the last ingest; an empty one before the first."""
+    row = ops.execute("SELECT detail FROM runs WHERE run_id = 'ingest'").fetchone()
+    return Report(**row["detail"]) if row else Report()
 
 
 def complain(report: Report) -> None:

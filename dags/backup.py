@@ -11,7 +11,6 @@ backup, and the newest fifty are kept.
 
 from typing import Any
 
-import pendulum
 from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, task
 
 from dags.policy import TAG, VIEWS, default_args
@@ -24,7 +23,7 @@ with DAG(
     description="Catalog and operations database into the object store",
     doc_md=__doc__,
     schedule=AssetOrTimeSchedule(timetable=CronTriggerTimetable("0 3 * * *", timezone="UTC"), assets=[VIEWS]),
-    start_date=pendulum.datetime(2026, 1, 1),
+    start_date=settings.created_at,
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=False,

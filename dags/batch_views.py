@@ -9,7 +9,9 @@ When a task fails:
 
 - `await_archive` asks the operations database what the archiver has stored. It is skipped, and with it the run, if
   nothing comes. Look at `anabranch status` and `anabranch logs archiver`.
-- `ingest` names a hole or a damaged object at the end of its log, with the command that mends it.
+- `ingest` reads what the archiver has stored. A hole or a damaged object stops the archived position before it, and
+  nothing else: what lies below is built and published.
+- `complain` is the last task and fails for such a hole or object: it names it, with the command that mends it.
 - `check_quality` names table, partition, numbers and remedy, and is not tried again: offsets missing or twice, an
   archive that is ahead of its log, or too many bad records.
 - `build` says that no epoch is warm and archived yet while the speed layer is behind (`anabranch logs speed`), and is
@@ -24,7 +26,6 @@ The same by hand, without Airflow: `anabranch batch`. Where the boundary stands:
 from datetime import timedelta
 from typing import Any
 
-import pendulum
 from airflow.sdk import DAG, task
 
 from dags.policy import ARCHIVE, TAG, VIEWS, default_args, run_name, spark_job
@@ -39,7 +40,7 @@ with DAG(
     description="The archive's new records into the batch tables, and the boundary forward",
     doc_md=__doc__,
     schedule=settings.batch.schedule or None,
-    start_date=pendulum.datetime(2026, 1, 1),
+    start_date=settings.created_at,
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=False,
@@ -89,15 +90,25 @@ with DAG(
             raise AirflowSkipException(str(error)) from error
         return {"publication": published.publication, "views": list(published.views)}
 
+    @task(trigger_rule="none_failed")
+    def complain() -> None:
+        """Raises HoleError or ArchiveError for what the last ingest could not bring in."""
+        from batch.report import complain, last
+        from runtime import ops
+
+        with ops.connect(settings) as connection:
+            complain(last(connection))
+
     (
         AwaitBacklog(
             task_id="await_archive",
             idle_seconds=settings.batch.idle_seconds,
             execution_timeout=timedelta(seconds=settings.batch.idle_seconds) + timedelta(minutes=10),
         )
-        >> spark_job("ingest", "batch/ingest.py", outlets=[ARCHIVE])
+        >> spark_job("ingest", "batch/ingest.py", ["--complain-later"], outlets=[ARCHIVE])
         >> check_quality()
         >> spark_job("build", "batch/build.py", ["--run-id", run])
         >> compare(run)
         >> publish(run)
+        >> complain()
     )

@@ -11,7 +11,6 @@ both level off. Under `failed` is what a writer was in the way of; the next run 
 fails, queries become slower with time and nothing else happens; the reason is at the end of the log.
 """
 
-import pendulum
 from airflow.sdk import DAG, Param
 
 from dags.policy import TAG, default_args, spark_job
@@ -24,7 +23,7 @@ with DAG(
     description="Retention, compaction, expiry and backup",
     doc_md=__doc__,
     schedule=settings.batch.maintenance_schedule,
-    start_date=pendulum.datetime(2026, 1, 1),
+    start_date=settings.created_at,
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=False,

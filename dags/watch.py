@@ -12,7 +12,6 @@ It fails only if Kafka or PostgreSQL does not answer. By hand: `anabranch watch`
 from datetime import timedelta
 from typing import Any
 
-import pendulum
 from airflow.sdk import DAG, task
 
 from dags.policy import TAG, default_args
@@ -25,7 +24,7 @@ with DAG(
     description="Lag and freshness of every layer, and alerts",
     doc_md=__doc__,
     schedule=settings.watch.schedule,
-    start_date=pendulum.datetime(2026, 1, 1),
+    start_date=settings.created_at,
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=False,

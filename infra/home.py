@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,7 @@ def initialise(programs: Programs, profile: Profile | None = None) -> Settings:
         ports = Ports(choose_base())
         written = {
             "port_base": ports.base,
+            "created_at": datetime.now(UTC).isoformat(),
             "kafka": {"bootstrap": f"127.0.0.1:{ports.kafka}"},
             "s3": {"endpoint": f"http://127.0.0.1:{ports.minio}", "secret_key": secrets.token_urlsafe(24)},
             "trino": {"port": ports.trino},

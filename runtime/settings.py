@@ -6,6 +6,7 @@ Sources, the later one wins: the defaults below, ``$ANABRANCH_HOME/settings.json
 """
 
 import os
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -177,6 +178,9 @@ class Settings(BaseSettings):
     )
 
     port_base: int = 29000
+    created_at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    """When this home was made: no schedule begins before."""
+
     profile: Profile = "core"
     postgres_password: SecretStr = SecretStr("")
     supervisor_password: SecretStr = SecretStr("")

@@ -10,6 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from infra import platform as local_platform
+from infra import supervise
+from infra.airflow import COMPONENTS
+from infra.airflow_api import AirflowApi
 from runtime.settings import Settings
 from runtime.spark import session
 
@@ -23,6 +26,8 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Settings]:
             patch.delenv(name)
         patch.setenv("ANABRANCH_HOME", str(home))
         patch.setenv("ANABRANCH_BATCH__SCHEDULE", "")  # Airflow runs what a test asks for, when it asks
+        patch.setenv("ANABRANCH_BATCH__MAINTENANCE_SCHEDULE", "")
+        patch.setenv("ANABRANCH_WATCH__SCHEDULE", "")
         patch.setenv("ANABRANCH_BATCH__IDLE_SECONDS", "30")
         lines: list[str] = []
         try:
@@ -40,3 +45,27 @@ def lake(platform: Settings) -> Iterator[SparkSession]:
     made = session(platform, "tests", "2g", {"spark.sql.shuffle.partitions": "2"})
     yield made
     made.stop()
+
+
+@pytest.fixture(scope="session")
+def airflow(platform: Settings) -> Iterator[AirflowApi]:
+    """The platform of the other tests with profile full, and core again afterwards."""
+    lines: list[str] = []
+    settings = local_platform.up(lines.append, "full")
+    try:
+        yield AirflowApi(settings)
+    finally:
+        local_platform.up(lines.append, "core")
+        print("\n".join(lines))
+    names = {service["name"] for service in local_platform.status()["services"]}
+    assert names & COMPONENTS.keys() == set()
+    assert [process for name in COMPONENTS for process in supervise.leftovers(platform, name)] == []
+
+
+ORDER = ("test_end_to_end", "test_verify", "test_operations", "test_quality", "test_airflow", "ui")
+"""The tests on one platform go on where those before left off; the first find an empty log, the last need Airflow."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of the real services into ORDER; the others stay as they are, before them."""
+    items.sort(key=lambda item: next((n for n, name in enumerate(ORDER) if name in item.nodeid), -1))

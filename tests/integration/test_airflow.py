@@ -1,75 +1,28 @@
 """Airflow on the platform: batch_views moves the boundary, and neither a kill nor a repetition changes the result."""
 
+import json
 import os
 import signal
-from collections.abc import Iterator
-from typing import Any
+import time
 
 import httpx
 import psutil
 import pytest
 
 from changelog.positions import Vector, covers
-from infra import platform as local_platform
 from infra import supervise
-from infra.airflow import COMPONENTS
+from infra.airflow import COMPONENTS, url
+from infra.airflow_api import AirflowApi
 from infra.readiness import await_ready
 from runtime import ops
 from runtime.settings import Settings
-from serving.publication import current, release, rollback
+from serving.publication import current, history, release, rollback
 from tests.services import assert_exact, feed, shop, status, until
+from tests.services import run as run_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 
-DAG = "batch_views"
-
-
-class Airflow:
-    """The REST API, as the user of ``anabranch status``."""
-
-    def __init__(self) -> None:
-        service = status()["airflow-api"]
-        self.client = httpx.Client(base_url=service["url"], timeout=30)
-        login = {"username": service["user"], "password": service["password"]}
-        token = self.client.post("/auth/token", json=login).raise_for_status().json()["access_token"]
-        self.client.headers["Authorization"] = f"Bearer {token}"
-
-    def get(self, path: str) -> Any:
-        return self.client.get(f"/api/v2/{path}").raise_for_status().json()
-
-    def trigger(self, dag: str = DAG) -> str:
-        """Start a run. Returns its id."""
-        answer = self.client.post(f"/api/v2/dags/{dag}/dagRuns", json={"logical_date": None}).raise_for_status()
-        return str(answer.json()["dag_run_id"])
-
-    def states(self, run: str) -> dict[str, str]:
-        found = self.get(f"dags/{DAG}/dagRuns/{run}/taskInstances")["task_instances"]
-        return {task["task_id"]: task["state"] for task in found}
-
-    def finish(self, run: str, seconds: float = 400) -> dict[str, str]:
-        """Await the end of a run, which has to be a success. Returns the states of its tasks."""
-
-        def ended() -> bool:
-            return self.get(f"dags/{DAG}/dagRuns/{run}")["state"] in ("success", "failed")
-
-        until(ended, seconds, f"{run} ends: {self.states(run)}")
-        states = self.states(run)
-        assert self.get(f"dags/{DAG}/dagRuns/{run}")["state"] == "success", states
-        return states
-
-
-@pytest.fixture(scope="module")
-def airflow(platform: Settings) -> Iterator[Airflow]:
-    """The platform of the other tests with profile full, and core again afterwards."""
-    lines: list[str] = []
-    local_platform.up(lines.append, "full")
-    try:
-        yield Airflow()
-    finally:
-        local_platform.up(lines.append, "core")
-        print("\n".join(lines))
-    assert [name for name in status() if name in COMPONENTS] == []
-    assert [process for name in COMPONENTS for process in supervise.leftovers(platform, name)] == []
+DAG, SECONDS = "batch_views", 400
 
 
 def boundary(settings: Settings) -> tuple[int, Vector]:
@@ -79,23 +32,36 @@ def boundary(settings: Settings) -> tuple[int, Vector]:
     return max(view.publication for view in served), served[0].vector
 
 
+def clear(airflow: AirflowApi, dag: str, run: str, task: str) -> None:
+    """Let a task and what follows it run again."""
+    body = {"dag_run_id": run, "task_ids": [task], "include_downstream": True, "only_failed": False,
+            "reset_dag_runs": True, "dry_run": False}  # fmt: skip
+    airflow.request("POST", f"/api/v2/dags/{dag}/clearTaskInstances", body)
+
+
+def task_processes() -> list[psutil.Process]:
+    """The processes in which tasks run: children of the scheduler's workers."""
+    workers = psutil.Process(status()["airflow-scheduler"]["pid"]).children()
+    return [task for worker in workers for task in worker.children()]
+
+
 def processes(settings: Settings, text: str) -> list[psutil.Process]:
     """What the scheduler has started, by a word of the command line."""
     found = supervise.leftovers(settings, "airflow-scheduler")
     return [process for process in found if text in " ".join(process.cmdline())]
 
 
-def test_every_component_is_healthy_and_the_dag_is_active(airflow: Airflow) -> None:
+def test_every_component_is_healthy_and_the_dag_is_active(airflow: AirflowApi, platform: Settings) -> None:
     health = airflow.get("monitor/health")
     assert {name: part["status"] for name, part in health.items()} == dict.fromkeys(
         ("metadatabase", "scheduler", "triggerer", "dag_processor"), "healthy"
     )
     assert airflow.get("importErrors")["import_errors"] == []
     assert airflow.get(f"dags/{DAG}")["is_paused"] is False
-    assert httpx.get(f"{airflow.client.base_url}/api/v2/dags").status_code == 401
+    assert httpx.get(f"{url(platform)}/api/v2/dags").status_code == 401
 
 
-def test_no_process_shows_a_secret_in_its_arguments(airflow: Airflow, platform: Settings) -> None:
+def test_no_process_shows_a_secret_in_its_arguments(airflow: AirflowApi, platform: Settings) -> None:
     known = platform.airflow
     secrets = [known.password, known.fernet_key, known.jwt_secret, known.api_secret_key, known.database.password]
     shown = [" ".join(process.cmdline()) for process in supervise.leftovers(platform)]
@@ -104,12 +70,12 @@ def test_no_process_shows_a_secret_in_its_arguments(airflow: Airflow, platform: 
 
 
 def test_a_run_publishes_what_was_archived_and_the_next_one_has_nothing_to_do(
-    airflow: Airflow, platform: Settings
+    airflow: AirflowApi, platform: Settings
 ) -> None:
     feed(platform, shop(seed=301, records=600))
     assert_exact(platform)
     publication, vector = boundary(platform)
-    states = airflow.finish(airflow.trigger())
+    states = airflow.wait(DAG, airflow.trigger(DAG), SECONDS)
     assert set(states.values()) == {"success"}
     after = boundary(platform)
     assert after[0] > publication
@@ -117,17 +83,18 @@ def test_a_run_publishes_what_was_archived_and_the_next_one_has_nothing_to_do(
     assert covers(after[1], vector)
     assert_exact(platform)
 
-    states = airflow.finish(airflow.trigger())
+    states = airflow.wait(DAG, airflow.trigger(DAG), SECONDS)
+    assert states.pop("complain") == "success"
     assert set(states.values()) == {"skipped"}
     assert boundary(platform) == after
 
 
-def test_after_a_rollback_a_run_publishes_nothing_and_is_no_failure(airflow: Airflow, platform: Settings) -> None:
+def test_after_a_rollback_a_run_publishes_nothing_and_is_no_failure(airflow: AirflowApi, platform: Settings) -> None:
     rollback(platform, [])
     try:
         held = boundary(platform)
         feed(platform, shop(seed=302, records=200))
-        states = airflow.finish(airflow.trigger())
+        states = airflow.wait(DAG, airflow.trigger(DAG), SECONDS)
         assert states.pop("publish") == "skipped"
         assert set(states.values()) == {"success"}
         assert boundary(platform) == held
@@ -137,30 +104,25 @@ def test_after_a_rollback_a_run_publishes_nothing_and_is_no_failure(airflow: Air
 
 
 def test_a_task_that_is_taken_away_ends_its_spark_driver_and_can_be_run_again(
-    airflow: Airflow, platform: Settings
+    airflow: AirflowApi, platform: Settings
 ) -> None:
     feed(platform, shop(seed=303, records=200))
-    run = airflow.trigger()
+    run = airflow.trigger(DAG)
     until(lambda: bool(processes(platform, "batch/ingest.py")), 120, "ingest runs")
     path = f"dags/{DAG}/dagRuns/{run}/taskInstances/ingest"
-    airflow.client.patch(f"/api/v2/{path}", json={"new_state": "failed"}).raise_for_status()
+    airflow.request("PATCH", f"/api/v2/{path}", {"new_state": "failed"})
     until(lambda: not processes(platform, "batch/ingest.py"), 60, "its Spark driver ends")
-    cleared = airflow.client.post(
-        f"/api/v2/dags/{DAG}/clearTaskInstances",
-        json={"dag_run_id": run, "task_ids": ["ingest"], "include_downstream": True, "only_failed": False,
-              "reset_dag_runs": True, "dry_run": False},
-    )  # fmt: skip
-    cleared.raise_for_status()
-    assert set(airflow.finish(run).values()) == {"success"}
+    clear(airflow, DAG, run, "ingest")
+    assert set(airflow.wait(DAG, run, SECONDS).values()) == {"success"}
     assert_exact(platform)
 
 
 def test_a_scheduler_that_is_killed_while_a_task_runs_comes_back_and_finishes_the_run(
-    airflow: Airflow, platform: Settings
+    airflow: AirflowApi, platform: Settings
 ) -> None:
     publication, _ = boundary(platform)
     feed(platform, shop(seed=304, records=200))
-    run = airflow.trigger()
+    run = airflow.trigger(DAG)
     until(lambda: bool(processes(platform, "batch/ingest.py")), 120, "ingest runs")
     before = processes(platform, "")
     pid = status()["airflow-scheduler"]["pid"]
@@ -169,7 +131,7 @@ def test_a_scheduler_that_is_killed_while_a_task_runs_comes_back_and_finishes_th
     until(lambda: not any(process.is_running() for process in before if not _zombie(process)), 60,
           "nothing of its earlier life is left")  # fmt: skip
     await_ready(platform, "airflow-scheduler", 120)
-    assert set(airflow.finish(run).values()) == {"success"}
+    assert set(airflow.wait(DAG, run, SECONDS).values()) == {"success"}
     assert boundary(platform)[0] > publication
     assert_exact(platform)
 
@@ -182,10 +144,115 @@ def _zombie(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("name", ["airflow-api", "airflow-dag-processor", "airflow-triggerer"])
-def test_a_service_of_airflow_that_is_killed_comes_back(airflow: Airflow, platform: Settings, name: str) -> None:
+def test_a_service_of_airflow_that_is_killed_comes_back(airflow: AirflowApi, platform: Settings, name: str) -> None:
     pid = status()[name]["pid"]
     os.kill(pid, signal.SIGKILL)
     until(lambda: status()[name]["pid"] not in (pid, None), 60, "it is started again")
     await_ready(platform, name, 120)
     health = airflow.get("monitor/health")
     assert {part["status"] for part in health.values()} == {"healthy"}
+
+
+def test_a_build_that_is_killed_half_way_is_tried_again(airflow: AirflowApi, platform: Settings) -> None:
+    feed(platform, shop(seed=305, records=200))
+    before = boundary(platform)
+    run = airflow.trigger(DAG)
+
+    def building() -> bool:
+        with ops.connect(platform) as connection:
+            rows = connection.execute("SELECT 1 FROM runs WHERE state = 'building' AND run_id LIKE 'batch_views_%'")
+            return rows.fetchone() is not None
+
+    until(building, SECONDS, "the build has begun")
+    for process in processes(platform, "batch/build.py"):
+        process.kill()
+    assert set(airflow.wait(DAG, run, SECONDS).values()) == {"success"}
+    assert airflow.get(f"dags/{DAG}/dagRuns/{run}/taskInstances/build")["try_number"] == 2
+    assert boundary(platform)[0] > before[0]
+    assert_exact(platform)
+
+
+def test_a_publication_that_is_killed_half_way_is_finished_by_its_next_try(
+    airflow: AirflowApi, platform: Settings
+) -> None:
+    feed(platform, shop(seed=306, records=200))
+    run = airflow.trigger(DAG)
+    deadline = time.monotonic() + SECONDS
+    with ops.connect(platform) as connection:
+        started = "SELECT publication FROM publications WHERE state = 'started'"
+        while (row := connection.execute(started).fetchone()) is None:
+            assert time.monotonic() < deadline, "no publication has begun"
+        for process in task_processes():
+            process.kill()
+        left = connection.execute(started).fetchone()
+    assert left == row, "it was over before the kill"
+    assert set(airflow.wait(DAG, run, SECONDS).values()) == {"success"}
+    assert airflow.get(f"dags/{DAG}/dagRuns/{run}/taskInstances/publish")["try_number"] == 2
+    assert boundary(platform)[0] == row["publication"]
+    assert_exact(platform)
+
+
+def test_two_recomputes_at_once_and_each_publishes_what_it_was_asked_for(
+    airflow: AirflowApi, platform: Settings
+) -> None:
+    feed(platform, shop(seed=307, records=200))
+    dag = "full_recompute"
+    runs = [
+        airflow.trigger(dag, views=["traffic"], source="raw objects"),
+        airflow.trigger(dag, views=["revenue", "order_latest"], publish="publish if nothing differs"),
+    ]
+    states = [airflow.wait(dag, run, SECONDS) for run in runs]
+    assert [set(tasks.values()) for tasks in states] == [{"success"}, {"success"}]
+    assert [airflow.result(dag, run, "publish")["views"] for run in runs] == [["traffic"], ["order_latest", "revenue"]]
+    assert_exact(platform)
+
+
+def test_a_recompute_that_only_compares_publishes_nothing(airflow: AirflowApi, platform: Settings) -> None:
+    before = boundary(platform)
+    run = airflow.trigger("full_recompute", publish="compare only")
+    states = airflow.wait("full_recompute", run, SECONDS)
+    assert states.pop("publish") == "skipped"
+    assert airflow.result("full_recompute", run, "compare") == {"order_latest": 0, "revenue": 0, "traffic": 0}
+    assert boundary(platform) == before
+
+
+def test_a_rollback_through_its_form_is_done_once_however_often_it_is_cleared(
+    airflow: AirflowApi, platform: Settings
+) -> None:
+    with ops.connect(platform) as connection:
+        target = next(
+            row["publication"] for row in history(connection) if row["view"] == "traffic" and not row["served"]
+        )
+    run = airflow.trigger("rollback", views=["traffic"], publication=target)
+    airflow.wait("rollback", run, SECONDS)
+    clear(airflow, "rollback", run, "rollback")
+    airflow.wait("rollback", run, SECONDS)
+    with ops.connect(platform) as connection:
+        served = next(view for view in current(connection) if view.view == "traffic")
+        done = connection.execute("SELECT count(*) AS n FROM publications WHERE run_id LIKE 'rollback_%'").fetchone()
+    assert served.restores == target
+    assert done == {"n": 1}
+    assert release(platform)
+    assert_exact(platform)
+
+
+def test_history_is_replayed_elsewhere_through_its_form(airflow: AirflowApi, platform: Settings) -> None:
+    before = boundary(platform)
+    run = airflow.trigger("replay", location="again")
+    airflow.wait("replay", run, SECONDS)
+    report = airflow.result("replay", run, "report")
+    assert report["differing"] == {"order_latest": 0, "revenue": 0, "traffic": 0}
+    assert min(report["rows"].values()) > 0
+    assert boundary(platform) == before
+
+
+def test_upkeep_runs_as_dags(airflow: AirflowApi, platform: Settings) -> None:
+    runs = {dag: airflow.trigger(dag) for dag in ("maintenance", "watch", "backup")}
+    for dag, run in runs.items():
+        assert set(airflow.wait(dag, run, SECONDS).values()) == {"success"}
+    assert set(airflow.result("watch", runs["watch"], "look")["lag"]) == {"archiver", "speed", "ingest", "boundary"}
+    assert airflow.result("backup", runs["backup"], "back_up")["rows"]["ops.publications"] > 0
+    run_status = json.loads(run_command("status", "--json"))
+    assert run_status["lag"].keys() == {"archiver", "speed", "ingest", "boundary"}
+    assert run_status["next_runs"].keys() == {"batch_views", "maintenance", "watch", "backup"}
+    assert_exact(platform)
