@@ -12,6 +12,7 @@ from typing import Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, ExceptionRetryPolicy, RetryAction, RetryRule, XComArg
 
+from runtime.settings import Settings
 from runtime.version import ROOT
 
 TAG = "anabranch"
@@ -32,7 +33,7 @@ def default_args(**changes: Any) -> dict[str, Any]:
     return {
         "owner": "anabranch",
         "retries": 3,
-        "retry_delay": timedelta(seconds=30),
+        "retry_delay": timedelta(seconds=Settings().batch.retry_seconds),
         "retry_exponential_backoff": 2.0,
         "max_retry_delay": timedelta(minutes=10),
         "retry_policy": ExceptionRetryPolicy(

@@ -107,15 +107,17 @@ class Batch(_Section):
     """The batch jobs, and what Airflow holds them to.
 
     ``schedule``, ``maintenance_schedule``: cron expressions in UTC, or empty for none. A run that finds nothing to do
-    for ``idle_seconds`` ends. A run is not built if more than ``max_bad_share`` of the records since the last
-    publication are bad and they are at least ``min_bad_records``. ``keep_publications``: to how many publications of
-    each view one can go back; ``keep_runs_hours``: how long a run that nobody published can still be published.
+    for ``idle_seconds`` ends. A task that failed is tried again after ``retry_seconds``, then after longer. A run is
+    not built if more than ``max_bad_share`` of the records since the last publication are bad and they are at least
+    ``min_bad_records``. ``keep_publications``: to how many publications of each view one can go back;
+    ``keep_runs_hours``: how long a run that nobody published can still be published.
     """
 
     driver_memory: str = "3g"
     schedule: str = "*/15 * * * *"
     maintenance_schedule: str = "7-59/15 * * * *"
     idle_seconds: float = 600.0
+    retry_seconds: float = 30.0
     max_bad_share: float = 0.05
     min_bad_records: int = 20
     keep_publications: int = Field(default=10, ge=2)

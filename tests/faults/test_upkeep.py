@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 from batch.maintenance import maintain
 from changelog.producer import ChangelogProducer
 from changelog.sources.simulate import Shop
-from infra import supervise
 from runtime.settings import Settings
 from speed.compaction import STEP
 from speed.table import BUCKET
@@ -24,11 +23,7 @@ BUCKETS = 3
 
 @pytest.fixture
 def busy(platform: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
-    """The platform with a stream that does not wait between epochs, and few publications kept."""
-    path = platform.home / "settings.json"
-    written = json.loads(path.read_text())
-    path.write_text(json.dumps({**written, "speed": {"trigger_seconds": 0.1}}))
-    supervise.restart(platform, "speed")
+    """The platform, with few publications kept."""
     monkeypatch.setenv("ANABRANCH_BATCH__KEEP_PUBLICATIONS", "2")
     return Settings()
 
