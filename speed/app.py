@@ -7,6 +7,7 @@ started again before somebody has looked: the message says what to do.
 
 import json
 import logging
+import shutil
 import signal
 import sys
 import time
@@ -91,6 +92,9 @@ def run(settings: Settings, heartbeat: Heartbeat) -> int:
     ensure_table(spark, PIPELINE, fold.contributions)
     with connect(settings) as ops:
         generation = resume(settings, ops, PIPELINE, lambda number: _has_epochs(spark, number))
+    for earlier in generation.identities(settings).parent.glob("[0-9]*"):
+        if int(earlier.name) < generation.number:  # it never runs again
+            shutil.rmtree(earlier)
     log.info("pipeline %s, generation %d, code %s", PIPELINE, generation.number, generation.code_version)
     failures: list[ContractError] = []
     progress = Progress(generation, generation.checkpoint(settings))
