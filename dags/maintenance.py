@@ -22,7 +22,7 @@ with DAG(
     "maintenance",
     description="Retention, compaction, expiry and backup",
     doc_md=__doc__,
-    schedule=settings.batch.maintenance_schedule,
+    schedule=settings.batch.maintenance_schedule or None,
     start_date=settings.created_at,
     catchup=False,
     max_active_runs=1,

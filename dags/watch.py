@@ -23,7 +23,7 @@ with DAG(
     "watch",
     description="Lag and freshness of every layer, and alerts",
     doc_md=__doc__,
-    schedule=settings.watch.schedule,
+    schedule=settings.watch.schedule or None,
     start_date=settings.created_at,
     catchup=False,
     max_active_runs=1,

@@ -153,32 +153,18 @@ def test_a_service_of_airflow_that_is_killed_comes_back(airflow: AirflowApi, pla
     assert {part["status"] for part in health.values()} == {"healthy"}
 
 
-def test_a_build_that_is_killed_half_way_is_tried_again(airflow: AirflowApi, platform: Settings) -> None:
+def test_a_build_and_a_publication_that_are_killed_half_way_are_tried_again(
+    airflow: AirflowApi, platform: Settings
+) -> None:
     feed(platform, shop(seed=305, records=200))
     before = boundary(platform)
     run = airflow.trigger(DAG)
-
-    def building() -> bool:
-        with ops.connect(platform) as connection:
-            rows = connection.execute("SELECT 1 FROM runs WHERE state = 'building' AND run_id LIKE 'batch_views_%'")
-            return rows.fetchone() is not None
-
-    until(building, SECONDS, "the build has begun")
-    for process in processes(platform, "batch/build.py"):
-        process.kill()
-    assert set(airflow.wait(DAG, run, SECONDS).values()) == {"success"}
-    assert airflow.get(f"dags/{DAG}/dagRuns/{run}/taskInstances/build")["try_number"] == 2
-    assert boundary(platform)[0] > before[0]
-    assert_exact(platform)
-
-
-def test_a_publication_that_is_killed_half_way_is_finished_by_its_next_try(
-    airflow: AirflowApi, platform: Settings
-) -> None:
-    feed(platform, shop(seed=306, records=200))
-    run = airflow.trigger(DAG)
-    deadline = time.monotonic() + SECONDS
     with ops.connect(platform) as connection:
+        building = "SELECT 1 FROM runs WHERE state = 'building' AND run_id LIKE 'batch_views_%'"
+        until(lambda: connection.execute(building).fetchone() is not None, SECONDS, "the build has begun")
+        for process in processes(platform, "batch/build.py"):
+            process.kill()
+        deadline = time.monotonic() + SECONDS
         started = "SELECT publication FROM publications WHERE state = 'started'"
         while (row := connection.execute(started).fetchone()) is None:
             assert time.monotonic() < deadline, "no publication has begun"
@@ -187,8 +173,9 @@ def test_a_publication_that_is_killed_half_way_is_finished_by_its_next_try(
         left = connection.execute(started).fetchone()
     assert left == row, "it was over before the kill"
     assert set(airflow.wait(DAG, run, SECONDS).values()) == {"success"}
-    assert airflow.get(f"dags/{DAG}/dagRuns/{run}/taskInstances/publish")["try_number"] == 2
-    assert boundary(platform)[0] == row["publication"]
+    for task in ("build", "publish"):
+        assert airflow.get(f"dags/{DAG}/dagRuns/{run}/taskInstances/{task}")["try_number"] == 2
+    assert boundary(platform)[0] == row["publication"] > before[0]
     assert_exact(platform)
 
 

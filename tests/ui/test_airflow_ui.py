@@ -58,6 +58,11 @@ def triggered(page: Page, dialog: Locator, dag: str) -> str:
     return page.url.rpartition("/runs/")[2].partition("?")[0].replace("%3A", ":").replace("%2B", "+")
 
 
+def succeeds(page: Page, tasks: int) -> None:
+    """Await that the run's page shows success: of the run, and of each task."""
+    expect(page.get_by_text("Success", exact=True)).to_have_count(1 + tasks, timeout=TASK_SECONDS * 1000)
+
+
 def keep(page: Page, name: str) -> Path:
     """Keep a picture of what is seen."""
     path = SCREENSHOTS / f"{name}.png"
@@ -88,9 +93,9 @@ def test_two_views_are_computed_anew_and_rolled_back_through_the_forms(
     expect(dialog.get_by_label("Remove revenue")).to_be_visible()
     keep(page, "full_recompute-form")
     dag_run = triggered(page, dialog, "full_recompute")
-    expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=TASK_SECONDS * 1000)
+    succeeds(page, tasks=5)
     keep(page, "full_recompute-run")
-    airflow.wait("full_recompute", dag_run, 30)
+    assert airflow.result("full_recompute", dag_run, "publish")["views"] == ["revenue", "traffic"]
     after = publications(platform)
     assert after["order_latest"] == before["order_latest"]
     assert after["revenue"] == after["traffic"] > max(before.values())
@@ -98,9 +103,9 @@ def test_two_views_are_computed_anew_and_rolled_back_through_the_forms(
 
     dialog = form(page, platform, "rollback")
     dag_run = triggered(page, dialog, "rollback")
-    expect(page.get_by_text("Success", exact=True).first).to_be_visible(timeout=TASK_SECONDS * 1000)
+    succeeds(page, tasks=1)
     keep(page, "rollback-run")
-    airflow.wait("rollback", dag_run, 30)
-    assert set(publications(platform).values()) == {after["revenue"] + 1}
+    number = airflow.result("rollback", dag_run, "rollback")["publication"]
+    assert set(publications(platform).values()) == {number}
     assert release(platform)
     assert_exact(platform)
