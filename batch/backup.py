@@ -27,8 +27,8 @@ from runtime.settings import Database, Settings
 log = logging.getLogger("backup")
 
 PREFIX = "backups/"
-NOT_KEPT = {"lag", "services"}
-"""Measurements and heartbeats: they make themselves anew."""
+NOT_KEPT = {"lag", "services", "archive_objects"}
+"""Measurements, heartbeats, and what is remembered of objects: they make themselves anew."""
 
 
 @dataclass
@@ -71,17 +71,16 @@ def backups(settings: Settings) -> list[str]:
     return sorted(found, reverse=True)
 
 
-def restore(settings: Settings, name: str | None = None) -> Backup:
-    """Put both databases back to a backup, by default the newest, and every table of the lake to its newest state.
+def restore(settings: Settings) -> Backup:
+    """Put both databases back to the newest backup, and every table of the lake to its newest state.
 
-    Nothing else may use the databases meanwhile. A second call does the same again. Raises TerminalError if there is no
-    such backup.
+    An older one would speak of what maintenance has deleted since. Nothing else may use the databases meanwhile. A
+    second call does the same again. Raises TerminalError if there is no backup.
     """
     there = backups(settings)
-    chosen = name or (there[0] if there else None)
-    if chosen not in there:
-        raise TerminalError(f"there is no backup {chosen or ''} in bucket {settings.s3.lake_bucket}; there are {there}")
-    assert chosen is not None
+    if not there:
+        raise TerminalError(f"there is no backup in bucket {settings.s3.lake_bucket}")
+    chosen = there[0]
     client = s3_client(settings.s3)
     body = client.get_object(Bucket=settings.s3.lake_bucket, Key=chosen)["Body"].read()
     restored = Backup(chosen)

@@ -1,10 +1,12 @@
 """``batch.<view>``: partial states, one branch for each run, made from what is served. The head has no meaning."""
 
+import uuid
 from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from runtime.spark import CATALOG
+from runtime.errors import ConflictError, ContractError
+from runtime.spark import CATALOG, spark_type
 from views.algebra import View
 
 EMPTY_TAG = "empty"
@@ -22,7 +24,9 @@ def batch_name(view: View, location: str = SERVED_LOCATION) -> str:
 
 def ensure_batch_table(spark: SparkSession, name: str, view: View) -> None:
     """Create a table for the view's partial states with its empty snapshot. A second call changes nothing, also after a
-    crash half way."""
+    crash half way; in a location of its own it begins anew. Raises ContractError if the table has other columns."""
+    if name != batch_name(view):
+        spark.sql(f"DROP TABLE IF EXISTS {name} PURGE")
     columns = ", ".join(f"{f.name} {f.type} COMMENT '{f.comment.replace(chr(39), chr(8217))}'" for f in view.fields)
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
     spark.sql(
@@ -30,6 +34,13 @@ def ensure_batch_table(spark: SparkSession, name: str, view: View) -> None:
         "'write.parquet.compression-codec' = 'zstd', 'write.metadata.delete-after-commit.enabled' = 'true', "
         "'write.metadata.previous-versions-max' = '50')"
     )
+    there = [(field.name, field.dataType.simpleString()) for field in spark.table(name).schema.fields]
+    wanted = [(field.name, spark_type(field.type)) for field in view.fields]
+    if there != wanted:
+        raise ContractError(
+            f"{name} has the columns {there}, the view {view.name} has {wanted}: what is published reads the old ones, "
+            "so a view whose columns change needs a new name"
+        )
     if _ref(spark, name, EMPTY_TAG) is None:
         spark.table(name).limit(0).writeTo(name).append()
         spark.sql(f"ALTER TABLE {name} CREATE TAG IF NOT EXISTS {EMPTY_TAG}")
@@ -41,9 +52,10 @@ def write_run(
     """Append ``slice_`` on a branch from snapshot ``base`` (None: from the empty one), tag it, drop the branch.
 
     Returns the id of the snapshot. A second call with the same ``run_id`` makes another snapshot with a tag of its own
-    (the first may be served already) and replaces a branch that the first one left.
+    (the first may be served already), also while the first still runs: each has a branch of its own. Raises
+    ConflictError if the branch was taken away meanwhile (Iceberg then writes on the head of the table instead).
     """
-    branch = f"branch_{run_id}"
+    branch = f"branch_{run_id}_{uuid.uuid4().hex[:8]}"
     start = base if base is not None else _ref(spark, name, EMPTY_TAG)
     spark.sql(f"ALTER TABLE {name} CREATE OR REPLACE BRANCH {branch} AS OF VERSION {start}")
     writer = slice_.writeTo(f"{name}.branch_{branch}")
@@ -51,16 +63,29 @@ def write_run(
         writer = writer.option(f"snapshot-property.anabranch.{key}", value)
     writer.append()
     snapshot = _ref(spark, name, branch)
-    assert snapshot is not None
+    written = spark.sql(f"SELECT parent_id FROM {name}.snapshots WHERE snapshot_id = {snapshot or 0}").first()
+    if snapshot is None or written is None or written["parent_id"] != start:
+        raise ConflictError(f"{name}: the branch of run {run_id} was taken away while it was written; run it again")
     spark.sql(f"ALTER TABLE {name} CREATE TAG IF NOT EXISTS run_{run_id}_{snapshot} AS OF VERSION {snapshot}")
-    spark.sql(f"ALTER TABLE {name} DROP BRANCH IF EXISTS {branch}")
+    for row in spark.sql(f"SELECT name FROM {name}.refs WHERE type = 'BRANCH'").collect():
+        if row["name"].startswith(f"branch_{run_id}_"):  # this one, and those of attempts that were killed
+            spark.sql(f"ALTER TABLE {name} DROP BRANCH IF EXISTS {row['name']}")
     return snapshot
 
 
 def slices(spark: SparkSession, view: View, snapshot: int) -> int:
     """How many runs were added since the last combined one, from the snapshot's own properties."""
-    row = spark.sql(f"SELECT summary FROM {batch_name(view)}.snapshots WHERE snapshot_id = {snapshot}").first()
-    return int(row["summary"].get("anabranch.slices", "0")) if row else 0
+    return int(_properties(spark, batch_name(view), snapshot).get("anabranch.slices", "0"))
+
+
+def folded_by(spark: SparkSession, name: str, snapshot: int) -> str | None:
+    """The version of the code that folded a snapshot, from its own properties."""
+    return _properties(spark, name, snapshot).get("anabranch.code")
+
+
+def _properties(spark: SparkSession, name: str, snapshot: int) -> dict[str, str]:
+    row = spark.sql(f"SELECT summary FROM {name}.snapshots WHERE snapshot_id = {snapshot}").first()
+    return dict(row["summary"]) if row else {}
 
 
 def _ref(spark: SparkSession, table: str, name: str) -> int | None:

@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from changelog.positions import Vector, covers, from_json
+from runtime.errors import ContractError
 from runtime.ops import Connection
 from runtime.spark import CATALOG
 
@@ -19,18 +20,29 @@ class Boundary:
     vector: Vector
 
 
-def choose(spark: SparkSession, ops: Connection, pipeline: str, archived: Vector) -> Boundary | None:
+def choose(
+    spark: SparkSession, ops: Connection, pipeline: str, archived: Vector, code: str | None = None
+) -> Boundary | None:
     """The largest warm epoch, of the newest generation that has one, whose start is archived; None if there is none.
 
-    One past the last epoch is allowed: it starts where the last one ended.
+    One past the last epoch is allowed: it starts where the last one ended. ``code``: only generations of this code;
+    both sides of what is served have to be folded by the same. Raises ContractError if there is none of it.
     """
     if not archived:
         return None
     generations = ops.execute(
-        "SELECT generation, start_vector, warm_vector FROM generations WHERE pipeline = %s ORDER BY generation DESC",
+        "SELECT generation, start_vector, warm_vector, code_version FROM generations WHERE pipeline = %s "
+        "ORDER BY generation DESC",
         (pipeline,),
     ).fetchall()
+    if code and generations and code not in {row["code_version"] for row in generations}:
+        raise ContractError(
+            f"this is code {code}, and the speed layer runs {generations[0]['code_version']}: both sides of a view "
+            "have to be folded by the same. Begin a generation of this code: anabranch generation new"
+        )
     for row in generations:
+        if code and row["code_version"] != code:
+            continue
         start, warm = from_json(row["start_vector"]), from_json(row["warm_vector"])
         found = _largest(spark, pipeline, row["generation"], start, warm, archived)
         if found is not None:

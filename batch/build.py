@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from batch.archive_table import changes, first_after, positions, snapshots_now
-from batch.batch_table import SERVED_LOCATION, batch_name, ensure_batch_table, slices, write_run
+from batch.batch_table import SERVED_LOCATION, batch_name, ensure_batch_table, folded_by, slices, write_run
 from batch.boundary import Boundary, choose
 from batch.ingest import BATCH_CONF
 from batch.raw import raw_changes
@@ -112,14 +112,14 @@ def build(spark: SparkSession, settings: Settings, plan: Plan) -> Run:
     snapshots = snapshots_now(spark)
     with connect(settings) as ops:
         archived = positions(spark, snapshots, settings.kafka.partitions)
-        boundary = choose(spark, ops, pipeline, archived)
+        boundary = choose(spark, ops, pipeline, archived, None if beside else code_version())
         if boundary is None:
             raise TransientError(
                 "no epoch of the speed layer is warm and wholly archived yet; wait for the archiver "
                 "(anabranch status) and run this again"
             )
         fresh = plan.full or plan.objects or beside
-        bases = {view.name: None if fresh else _served(ops, view, boundary) for view in targets}
+        bases = {view.name: None if fresh else _served(spark, ops, view, boundary) for view in targets}
         kind = "replay" if plan.since is not None else "incremental" if any(bases.values()) else "full"
         since = _since(spark, snapshots, plan.since, boundary)
         run = Run(
@@ -164,17 +164,16 @@ def _since(
     }
 
 
-def _served(ops: Connection, view: View, boundary: Boundary) -> Base | None:
+def _served(spark: SparkSession, ops: Connection, view: View, boundary: Boundary) -> Base | None:
     """What is served of ``view``, or None if it has no batch side or was folded by other code."""
     row = ops.execute(
-        "SELECT v.*, r.code_version FROM publication_views v JOIN publications p USING (publication) "
-        "LEFT JOIN runs r ON r.run_id = v.run_id WHERE v.view = %s AND p.state = 'finished' "
-        "ORDER BY v.publication DESC LIMIT 1",
+        "SELECT v.* FROM publication_views v JOIN publications p USING (publication) "
+        "WHERE v.view = %s AND p.state = 'finished' ORDER BY v.publication DESC LIMIT 1",
         (view.name,),
     ).fetchone()
     if row is None or row["snapshot"] is None:
         return None
-    if row["code_version"] != code_version():
+    if folded_by(spark, batch_name(view), row["snapshot"]) != code_version():
         log.info("%s: what is served was folded by other code; folding from nothing", view.name)
         return None
     vector = from_json(row["vector"])
@@ -295,10 +294,13 @@ def parse_since(text: str | None) -> Vector | datetime | None:
         return None
     try:
         if text.lstrip().startswith("{"):
-            return from_json(json.loads(text))
+            vector = from_json(json.loads(text))
+            if not all(type(offset) is int and offset >= 0 for parts in vector.values() for offset in parts.values()):
+                raise ValueError("offsets are whole numbers from 0 on")
+            return vector
         moment = datetime.fromisoformat(text)
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    except (ValueError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError) as error:
         raise TerminalError(
             f'position {text!r} ({error}): give a vector, such as {{"changelog.order": {{"0": 12}}}}, or a time, '
             "such as 2026-05-01T00:00:00Z"

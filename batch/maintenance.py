@@ -23,7 +23,7 @@ from pyspark.sql import Row, SparkSession
 
 from batch.backup import backup_locked
 from batch.batch_table import EMPTY_TAG
-from batch.retention import Kept, retire
+from batch.retention import GONE, Kept, retire
 from changelog.archive.store import ArchiveStore
 from runtime import faults
 from runtime.ops import Connection, connect, publication_lock
@@ -66,12 +66,13 @@ def maintain(spark: SparkSession, settings: Settings, orphans: bool = False) -> 
     report = Report()
     with connect(settings) as ops:
         with publication_lock(ops):
+            refs = {table: _refs(spark, table) for table in _tables(spark, "batch")}  # a later one is a new build's
             kept = retire(ops, settings.batch.keep_publications, settings.batch.keep_runs_hours)
             report.retired = kept.retired
             report.backup = backup_locked(settings).name  # before anything that it speaks of is deleted
             faults.point("maintenance.retired")
             _delete_speed_rows(spark, kept, report)
-            _drop_refs(spark, kept, report)
+            _drop_refs(spark, refs, kept, report)
         for table in _tables(spark, "archive"):
             _rewrite(spark, table, report)
         faults.point("maintenance.before-expiry")
@@ -102,7 +103,9 @@ def _delete_speed_rows(spark: SparkSession, kept: Kept, report: Report) -> None:
             f"FROM {table}.files GROUP BY 1, 2"
         ).collect()
         for (floor_of, generation), floor in sorted(kept.floors.items()):
-            gone = [row["last"] for row in partitions if row["generation"] == generation and row["last"] < floor]
+            mine = [row["last"] for row in partitions if row["generation"] == generation]
+            newest = max(mine, default=0)  # stays: where a generation that can go on stands is read from its rows
+            gone = [last for last in mine if last < floor and (last < newest or floor == GONE)]
             if floor_of != pipeline or not gone:
                 continue
             below = f"generation = {generation} AND epoch <= {max(gone)}"
@@ -111,14 +114,21 @@ def _delete_speed_rows(spark: SparkSession, kept: Kept, report: Report) -> None:
                 log.info("%s: %s deleted", table, below)
 
 
-def _drop_refs(spark: SparkSession, kept: Kept, report: Report) -> None:
-    """Tags that pin what can no longer be published, and branches that a killed run left."""
-    for table in _tables(spark, "batch"):
+def _refs(spark: SparkSession, table: str) -> list[Row]:
+    return spark.sql(f"SELECT name, type, snapshot_id FROM {table}.refs").collect()
+
+
+def _drop_refs(spark: SparkSession, refs: dict[str, list[Row]], kept: Kept, report: Report) -> None:
+    """Tags that pin what can no longer be published, and branches that a killed run left.
+
+    ``refs`` were there before it was decided what is kept: a build notes itself before it makes its branch.
+    """
+    for table, there in refs.items():
         pinned = kept.snapshots.get(table.rpartition(".")[2], set())
-        for row in spark.sql(f"SELECT name, type, snapshot_id FROM {table}.refs").collect():
+        for row in there:
             if row["name"] in ("main", EMPTY_TAG):
                 continue
-            named = re.fullmatch(r"run_(.+)_\d+|branch_(.+)", row["name"])
+            named = re.fullmatch(r"run_(.+)_\d+|branch_(.+)_[0-9a-f]{8}", row["name"])
             run = (named[1] or named[2]) if named else None
             if run in kept.building or (row["type"] == "TAG" and row["snapshot_id"] in pinned):
                 continue
@@ -186,7 +196,7 @@ def _orphans_are_due(ops: Connection) -> bool:
 
 def _note_orphans(ops: Connection) -> None:
     ops.execute(
-        "INSERT INTO runs (run_id, kind, code_version, state, finished_at) VALUES ('orphans', 'orphans', '', 'done', "
+        "INSERT INTO runs (run_id, kind, code_version, state, finished_at) VALUES (':orphans', 'orphans', '', 'done', "
         "now()) ON CONFLICT (run_id) DO UPDATE SET finished_at = now()"
     )
 

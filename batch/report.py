@@ -27,7 +27,7 @@ class Report:
 def note(ops: Connection, report: Report) -> None:
     """Keep the report of the last ingest, for who publishes first and complains afterwards."""
     ops.execute(
-        "INSERT INTO runs (run_id, kind, code_version, state, finished_at, detail) VALUES ('ingest', 'ingest', '', "
+        "INSERT INTO runs (run_id, kind, code_version, state, finished_at, detail) VALUES (':ingest', 'ingest', '', "
         "'done', now(), %s) ON CONFLICT (run_id) DO UPDATE SET (finished_at, detail) = (now(), excluded.detail)",
         (json.dumps(asdict(report)),),
     )
@@ -35,7 +35,7 @@ def note(ops: Connection, report: Report) -> None:
 
 def last(ops: Connection) -> Report:
     """The report of the last ingest; an empty one before the first."""
-    row = ops.execute("SELECT detail FROM runs WHERE run_id = 'ingest'").fetchone()
+    row = ops.execute("SELECT detail FROM runs WHERE run_id = ':ingest'").fetchone()
     return Report(**row["detail"]) if row else Report()
 
 

@@ -78,8 +78,9 @@ AND (view, publication) IN (
 """
 
 _RETIRE_RUNS = """
-UPDATE runs SET state = 'retired' WHERE state IN ('built', 'building') AND coalesce(finished_at, started_at) <
-    now() - make_interval(secs => %(hours)s * 3600)
+UPDATE runs SET state = 'retired' WHERE coalesce(finished_at, started_at) < now() - make_interval(secs => 3600 *
+    CASE state WHEN 'built' THEN %(hours)s ELSE greatest(%(hours)s, 24) END)
+AND state IN ('built', 'building')
 AND NOT EXISTS (
     SELECT 1 FROM publication_views v WHERE v.run_id = runs.run_id AND v.retired_at IS NULL AND v.restores IS NULL
 )

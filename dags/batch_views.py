@@ -18,7 +18,8 @@ When a task fails:
   tried again.
 - `compare` found rows that differ from what is served at the same cut of the log, without a reason, and is not tried
   again: the run is not published. `anabranch compare RUN` prints the report, `anabranch verify` says who is right.
-- `publish` is skipped while a rollback holds publication; `anabranch release` lets it go on.
+- `publish` is skipped while a rollback holds publication (`anabranch release` lets it go on), and where a newer run
+  is served already.
 
 The same by hand, without Airflow: `anabranch batch`. Where the boundary stands: `anabranch boundary`.
 """
@@ -81,12 +82,12 @@ with DAG(
         """Returns the publication's number (None if the run was served already) and its views."""
         from airflow.sdk.exceptions import AirflowSkipException
 
-        from runtime.errors import HeldError
+        from runtime.errors import BehindError, HeldError
         from serving.publication import publish
 
         try:
             published = publish(settings, run)
-        except HeldError as error:
+        except (HeldError, BehindError) as error:
             raise AirflowSkipException(str(error)) from error
         return {"publication": published.publication, "views": list(published.views)}
 

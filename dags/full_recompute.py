@@ -10,14 +10,15 @@ The report is in the log and the XCom of `compare`, whole in the table `ops.publ
 
 When a task fails:
 
-- `options` turns the form into the build's command line, and does nothing else.
+- `options` turns the form into the build's command line, and refuses a location whose name is taken.
 - `ingest`: as in batch_views, where what is missing is complained of.
 - `build` says that no epoch is warm and archived yet while the speed layer is behind, and is tried again. Out of
   memory: fewer views at a time, or more `batch.driver_memory`.
 - `compare` fails only if Trino does. It does not judge: a recompute after a change of code is meant to differ.
 - `publish` is skipped with "compare only", with a location of its own, if anything differs and the form says that
   nothing may, and while a rollback holds publication (`anabranch release`). What was built can still be published by
-  hand for a day: `anabranch publish RUN`.
+  hand for a day: `anabranch publish RUN`. A recompute may end behind what the schedule published meanwhile; it is
+  published all the same, and the next scheduled run moves on from there.
 
 Clear any task, at any time: what is built again stands beside what is served.
 """
@@ -81,8 +82,11 @@ with DAG(
 
     @task
     def options(run: str, **context: Any) -> list[str]:
-        """The build's command line, as the form says."""
+        """The build's command line, as the form says. Raises TerminalError for one that makes no sense."""
+        from batch.build import Plan
+
         params = context["params"]
+        Plan(run_id=run, location=params["location"])
         views = [part for name in params["views"] for part in ("--view", name)]
         objects = ["--objects"] if params["source"] == SOURCES[1] else []
         return ["--full", "--run-id", run, "--location", params["location"], *views, *objects]
@@ -90,11 +94,12 @@ with DAG(
     @task
     def compare(run: str, **context: Any) -> dict[str, int]:
         """Returns the number of rows that differ, by view; the report is noted beside the run."""
-        params = context["params"]
         from airflow.providers.trino.hooks.trino import TrinoHook
 
         from serving.beside import show
         from serving.compare import compare, described
+
+        params = context["params"]
 
         if params["location"] != "batch":
             show(settings, run)
@@ -106,11 +111,12 @@ with DAG(
     def publish(run: str, differing: Any, **context: Any) -> dict[str, Any]:
         """``differing`` is what ``compare`` returns. Returns the publication's number (None if the run was served
         already) and its views."""
-        params = context["params"]
         from airflow.sdk.exceptions import AirflowSkipException
 
         from runtime.errors import HeldError
         from serving.publication import publish
+
+        params = context["params"]
 
         differ = {view: rows for view, rows in differing.items() if rows}
         if params["publish"] == PUBLISH[2] or params["location"] != "batch":
@@ -118,7 +124,7 @@ with DAG(
         if params["publish"] == PUBLISH[1] and differ:
             raise AirflowSkipException(f"rows differ: {differ}; publish it by hand if that is right: publish {run}")
         try:
-            published = publish(settings, run)
+            published = publish(settings, run, back=True)
         except HeldError as error:
             raise AirflowSkipException(str(error)) from error
         return {"publication": published.publication, "views": list(published.views)}

@@ -8,8 +8,8 @@ is served is touched. The result can be queried as `lake.LOCATION.VIEW`, its par
 The report in the log of `report` says how many rows each view has and, for a replay from the beginning, how they
 differ from what is served.
 
-When a task fails: `options` names a location whose name is taken, `build` a position that it cannot read; neither is
-worth trying again. Otherwise as in full_recompute. Remove a location that is no longer needed with
+When a task fails: `options` names a location that is taken, or a position that it cannot read; that is not worth
+trying again. `build` and `report`: as in full_recompute. Remove a location that is no longer needed with
 `DROP TABLE lake.LOCATION.VIEW_states` and `DROP VIEW lake.LOCATION.VIEW`.
 """
 
@@ -30,7 +30,7 @@ with DAG(
     doc_md=__doc__,
     schedule=None,
     catchup=False,
-    max_active_runs=2,
+    max_active_runs=1,
     is_paused_upon_creation=False,
     default_args=default_args(),
     user_defined_macros={"run_name": run_name},
@@ -64,13 +64,14 @@ with DAG(
 
     @task
     def options(run: str, **context: Any) -> list[str]:
-        """The build's command line, as the form says."""
-        params = context["params"]
-        from batch.build import RESERVED
+        """The build's command line, as the form says. Raises TerminalError for one that makes no sense."""
+        from batch.build import Plan, parse_since
         from runtime.errors import TerminalError
 
-        if params["location"] in (*RESERVED, "batch"):
-            raise TerminalError(f"location {params['location']!r} is taken; give a name of its own")
+        params = context["params"]
+        if params["location"] == "batch":
+            raise TerminalError("location 'batch' is what is served; give a name of its own")
+        Plan(run_id=run, location=params["location"], since=parse_since(params["position"]))
         views = [part for name in params["views"] for part in ("--view", name)]
         since = ["--since", params["position"]] if params["position"] else []
         return ["--full", "--run-id", run, "--location", params["location"], *views, *since]
@@ -78,11 +79,12 @@ with DAG(
     @task
     def report(run: str, **context: Any) -> dict[str, Any]:
         """Returns the rows of each view and, for a replay from the beginning, how many of them differ."""
-        params = context["params"]
         from airflow.providers.trino.hooks.trino import TrinoHook
 
         from serving.beside import show
         from serving.compare import compare, described
+
+        params = context["params"]
 
         found: dict[str, Any] = {"rows": show(settings, run)}
         if not params["position"]:

@@ -53,8 +53,9 @@ with DAG(
     @task(outlets=[VIEWS])
     def rollback(request: str, **context: Any) -> dict[str, Any]:
         """Returns the publication's number (None if it was done already) and its views."""
-        params = context["params"]
         from serving.publication import rollback
+
+        params = context["params"]
 
         done = rollback(settings, list(params["views"] or []), params["publication"], request)
         return {"publication": done.publication, "views": list(done.views)}

@@ -43,6 +43,12 @@ JOBS = {
 """Service → the job under which it writes its heartbeat into Airflow's metadata."""
 
 
+def dag_files() -> list[Path]:
+    """The files of our DAGs, one DAG each."""
+    ignored = {"__init__.py", *(ROOT / "dags" / ".airflowignore").read_text().split()}
+    return sorted(path for path in (ROOT / "dags").glob("*.py") if path.name not in ignored)
+
+
 def home(settings: Settings) -> Path:
     """``AIRFLOW_HOME``."""
     return settings.home / "airflow"

@@ -60,14 +60,12 @@ def backup(as_json: AsJson = False) -> None:
     _say_backup(backups.backup(Settings()), as_json)
 
 
-def restore(
-    name: Annotated[str | None, typer.Argument(help="a backup; default the newest")] = None, as_json: AsJson = False
-) -> None:
-    """Put catalog and operations database back, and every table of the lake to its newest state.
+def restore(as_json: AsJson = False) -> None:
+    """Put catalog and operations database back to the newest backup, and every table of the lake to its newest state.
 
     The platform has to be down. Afterwards: anabranch up, anabranch verify.
     """
-    _say_backup(platform.restore(say, name), as_json)
+    _say_backup(platform.restore(say), as_json)
 
 
 def _say_backup(done: backups.Backup, as_json: bool) -> None:

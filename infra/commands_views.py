@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from batch.backup import backup
 from batch.report import EXIT_INCOMPLETE, Report, complain
 from changelog.positions import to_json
 from infra import supervise
@@ -104,7 +105,9 @@ def batch(
         typer.echo(f"built: run {run['run_id']} ({run['kind']}) up to epoch {run['epoch']} in {run['seconds']} s")
     beside = location != "batch"
     rows = show(Settings(), run["run_id"]) if beside else {}
-    published = None if no_publish or beside else publication.publish(Settings(), run["run_id"])
+    published = None if no_publish or beside else publication.publish(Settings(), run["run_id"], back=full)
+    if published and published.publication:
+        backup(Settings())
     if as_json:
         typer.echo(json.dumps({**result, "publication": published.publication if published else None}))
     elif published:
@@ -127,7 +130,8 @@ def publish(
     run: Annotated[str | None, typer.Argument(help="a finished run; default the newest")] = None,
 ) -> None:
     """Publish a finished run: its batch side and the boundary with it, in one step for each view."""
-    _say_published(publication.publish(Settings(), run))
+    _say_published(publication.publish(Settings(), run, back=run is not None))
+    backup(Settings())
 
 
 def rollback(
@@ -136,6 +140,7 @@ def rollback(
 ) -> None:
     """Serve what was served before, and hold publication until `anabranch release`. Again: one further back."""
     _say_published(publication.rollback(Settings(), names or [], to))
+    backup(Settings())
     typer.echo("publication is held; let it go on with: anabranch release")
 
 

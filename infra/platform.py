@@ -59,7 +59,7 @@ def up(say: Say, profile: Profile | None = None) -> Settings:
         supervise.start(settings)
     started = time.monotonic()
     _start(settings, programs, say)
-    if publish_initial(settings).publication:
+    if publish_initial(settings).publication or not backups(settings):
         backup(settings)
     say(f"ready after {time.monotonic() - started:.0f} s")
     return settings
@@ -109,7 +109,7 @@ def _guard(settings: Settings) -> None:
             )
 
 
-def restore(say: Say, name: str | None) -> Backup:
+def restore(say: Say) -> Backup:
     """Bring up PostgreSQL and the object store alone, restore the databases, and go down again.
 
     Raises TerminalError if the platform is up or there is no backup.
@@ -127,7 +127,7 @@ def restore(say: Say, name: str | None) -> Backup:
         for one in ("postgres", "minio"):
             await_ready(settings, one, READY_SECONDS[one])
         prepare.databases(settings)
-        return restore_databases(settings, name)
+        return restore_databases(settings)
     finally:
         supervise.stop(settings, [["minio", "postgres"]])
 
@@ -194,7 +194,7 @@ def situation() -> dict[str, Any]:
         return {}
     found["next_runs"] = {}
     if settings.profile == "full":
-        with contextlib.suppress(TransientError):
+        with contextlib.suppress(TransientError, TerminalError):  # away, or a DAG is not read yet
             airflow_api = AirflowApi(settings)
             for dag in SCHEDULED:
                 found["next_runs"][dag] = airflow_api.next_run(dag)

@@ -102,8 +102,8 @@ def checks(settings: Settings) -> dict[str, Callable[[], None]]:
             "(SELECT count(*) FROM import_error WHERE timestamp > to_timestamp(%(started)s))",
             {"started": started},
         ).fetchone()
-        if row == (0,):
-            raise TransientError("it has not parsed a DAG yet")
+        if row is None or row[0] < len(airflow.dag_files()):
+            raise TransientError("it has not parsed all DAGs yet")
 
     return {
         "postgres": postgres,

@@ -41,5 +41,9 @@ class HeldError(TerminalError):
     """Publication is held by a rollback. ``anabranch release`` lets it go on."""
 
 
+class BehindError(TerminalError):
+    """A run that would move the boundary back. What is served is newer."""
+
+
 class ConflictError(TransientError):
     """Somebody else wrote first; nothing of ours was written. Running the same command again is safe."""

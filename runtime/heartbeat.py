@@ -32,7 +32,10 @@ class Heartbeat:
         self._away = False
 
     def beat(self, state: str, detail: dict[str, Any]) -> None:
-        """Say so now if the state is a new one or the last beat is older than ``every_seconds``; else do nothing."""
+        """Say so now if the state is a new one or the last beat is older than ``every_seconds``; else do nothing.
+
+        What ``detail`` does not name stays as it was said last: a service that fails has still reached its position.
+        """
         now = time.monotonic()
         if self._last[0] == state and now - self._last[1] < self._every:
             return
@@ -45,7 +48,8 @@ class Heartbeat:
                     self._connection.execute(_SCHEMA)
             self._connection.execute(
                 "INSERT INTO services VALUES (%s, %s, %s, %s, now()) ON CONFLICT (name) DO UPDATE SET "
-                "(pid, state, detail, updated_at) = (excluded.pid, excluded.state, excluded.detail, now())",
+                "(pid, state, detail, updated_at) = "
+                "(excluded.pid, excluded.state, (services.detail - 'error') || excluded.detail, now())",
                 (self._name, os.getpid(), state, json.dumps(detail)),
             )
             self._away = False

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 
 from pyspark.sql import SparkSession
+from pyspark.sql.types import DataType
 
 from runtime.errors import AnabranchError
 from runtime.settings import Settings
@@ -46,6 +47,11 @@ def session(settings: Settings, name: str, driver_memory: str, extra: Mapping[st
     for key, value in lake_catalog(settings).items():
         spark.conf.set(f"spark.sql.catalog.{CATALOG}{key}", value)
     return spark
+
+
+def spark_type(ddl: str) -> str:
+    """A type as Spark writes it, for comparisons: ``decimal(18, 4)`` → ``decimal(18,4)``."""
+    return DataType.fromDDL(ddl).simpleString()
 
 
 def job(

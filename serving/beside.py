@@ -23,10 +23,10 @@ def show(settings: Settings, run_id: str) -> dict[str, int]:
     lake = trino.connect(settings)
     rows = {}
     for name, built in sorted(run["views"].items()):
-        view, table = view_named(name), f"{run['location']}.{name}_states"
+        view, table = view_named(name), f'"{run["location"]}".{name}_states'
         pin = Pin(built["snapshot"], run["generation"], run["epoch"], table=table)
         text = view.read_sql(view.states_sql([sql.batch_side(view, pin)]))
-        target = f"lake.{run['location']}.{name}"
+        target = f'lake."{run["location"]}".{name}'
         trino.execute(
             lake, f"CREATE OR REPLACE VIEW {target} COMMENT 'run {run_id}, batch side alone' SECURITY INVOKER AS {text}"
         )

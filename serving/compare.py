@@ -78,18 +78,13 @@ def compare(settings: Settings, run_id: str, lake: TrinoConnection | None = None
         if run is None:
             raise TerminalError(f"there is no finished run {run_id} to compare")
         served = {one.view: one for one in current(connection)}
-        folded_by = {
-            row["code_version"]
-            for row in connection.execute(
-                "SELECT code_version FROM runs WHERE run_id = ANY(%s)", ([one.run_id for one in served.values()],)
-            ).fetchall()
-        }
         lake = lake or trino.connect(settings)
+        folded_by = {_code(lake, served[name]) for name in run["views"] if name in served} - {None}
         report = Comparison(run_id, bool(folded_by - {run["code_version"]}))
         vector = from_json(run["vector"])
         for name, built in sorted(run["views"].items()):
             if name in served:
-                table = None if run["location"] == "batch" else f"{run['location']}.{name}_states"
+                table = None if run["location"] == "batch" else f'"{run["location"]}".{name}_states'
                 new = Pin(built["snapshot"], run["generation"], run["epoch"], table=table)
                 report.views.append(_compare(lake, connection, served[name], new, vector))
         connection.execute(
@@ -100,15 +95,27 @@ def compare(settings: Settings, run_id: str, lake: TrinoConnection | None = None
     return report
 
 
+def _code(lake: TrinoConnection, served: Served) -> str | None:
+    """The version of the code that folded what is served, from the snapshot's own properties."""
+    if served.snapshot is None:
+        return None
+    _, rows = trino.execute(
+        lake,
+        f"SELECT element_at(summary, 'anabranch.code') FROM lake.batch.\"{served.view}$snapshots\" "
+        f"WHERE snapshot_id = {served.snapshot}",
+    )
+    return str(rows[0][0]) if rows else None
+
+
 def _compare(lake: TrinoConnection, connection: Connection, served: Served, new: Pin, vector: Vector) -> Difference:
     view = view_named(served.view)
     found = Difference(view.name)
     old = served.pin
     if old.generation == new.generation:
-        until = max(old.epoch, new.epoch)
-        found.late_copies = _late_copies(lake, view, served, new, vector)
+        until, cut = max(old.epoch, new.epoch), vector if new.epoch > old.epoch else served.vector
     else:
-        until, found.records_apart = _nearest(lake, served, vector, topic_of(view.entity))
+        until, cut, found.records_apart = _nearest(lake, served, vector, topic_of(view.entity))
+    found.late_copies = _late_copies(lake, view, served, until, cut)
     old = replace(old, until=until)
     new = replace(new, until=until if old.generation == new.generation else new.epoch)
     _, rows = trino.execute(lake, _counts(view, old, new))
@@ -160,27 +167,29 @@ def _differences(view: View, old: Pin, new: Pin) -> str:
     return f"SELECT {keys}{measures} FROM {_joined(view, old, new)} WHERE {changed}"
 
 
-def _late_copies(lake: TrinoConnection, view: View, served: Served, new: Pin, vector: Vector) -> int:
-    """Changes that the speed layer counted between the two boundaries, less those that the archive counts there."""
+def _late_copies(lake: TrinoConnection, view: View, served: Served, until: int, cut: Vector) -> int:
+    """Changes that the speed layer counted from what is served to ``cut``, where its epoch ``until`` starts, less those
+    that the archive counts there."""
     topic = topic_of(view.entity)
-    if new.epoch <= served.epoch:
+    if until <= served.epoch:
         return 0
     between = " OR ".join(
-        f"(kafka_partition = {partition} AND kafka_offset >= {first} AND kafka_offset < {vector[topic][partition]})"
+        f"(kafka_partition = {partition} AND kafka_offset >= {first} AND kafka_offset < {cut[topic][partition]})"
         for partition, first in served.vector[topic].items()
     )
     _, rows = trino.execute(
         lake,
         "SELECT (SELECT sum(s.journal.changes) FROM lake.speed.main s WHERE s.view = 'journal' AND "
-        f"s.journal.topic = '{topic}' AND s.generation = {new.generation} AND s.epoch >= {served.epoch} AND "
-        f"s.epoch < {new.epoch}), (SELECT count(*) FROM lake.archive.\"{view.entity}\" WHERE kind = 'change' AND "
+        f"s.journal.topic = '{topic}' AND s.generation = {served.generation} AND s.epoch >= {served.epoch} AND "
+        f"s.epoch < {until}), (SELECT count(*) FROM lake.archive.\"{view.entity}\" WHERE kind = 'change' AND "
         f"({between}))",
     )
     return int(rows[0][0] or 0) - int(rows[0][1])
 
 
-def _nearest(lake: TrinoConnection, served: Served, vector: Vector, topic: str) -> tuple[int, int]:
-    """(the last epoch of the served generation that starts at or before ``vector``, records of ``topic`` between)."""
+def _nearest(lake: TrinoConnection, served: Served, vector: Vector, topic: str) -> tuple[int, Vector, int]:
+    """The last epoch of the served generation that starts at or before ``vector``, where it starts, and how many
+    records of ``topic`` lie between."""
     _, rows = trino.execute(
         lake,
         "SELECT s.epoch, s.journal.topic, s.journal.kafka_partition, s.journal.start_offset, s.journal.end_offset "
@@ -193,7 +202,7 @@ def _nearest(lake: TrinoConnection, served: Served, vector: Vector, topic: str) 
         starts.setdefault(epoch + 1, {}).setdefault(name, {}).setdefault(partition, end)
     until = max((epoch for epoch, start in starts.items() if covers(vector, start)), default=served.epoch)
     apart = sum(vector[topic].values()) - sum(starts[until][topic].values())
-    return until, abs(apart)
+    return until, starts[until], abs(apart)
 
 
 def described(report: Comparison) -> str:

@@ -15,7 +15,7 @@ from trino.dbapi import Connection as TrinoConnection
 
 from changelog.positions import Vector, covers, from_json, to_json
 from runtime import faults, ops, trino
-from runtime.errors import HeldError, TerminalError
+from runtime.errors import BehindError, ContractError, HeldError, TerminalError
 from runtime.ops import Connection
 from runtime.settings import ENTITIES, Settings, topic_of
 from runtime.version import code_version
@@ -85,11 +85,12 @@ def publish_initial(settings: Settings, pipeline: str = "main") -> Published:
         return _publish(settings, connection, pipeline, "initial", None, served)
 
 
-def publish(settings: Settings, run_id: str | None = None, pipeline: str = "main") -> Published:
+def publish(settings: Settings, run_id: str | None = None, back: bool = False, pipeline: str = "main") -> Published:
     """Publish a finished run, by default the newest. Publishing what is served already does nothing.
 
-    Raises HeldError after a rollback, TerminalError if there is no such run or it lies behind what is served (going
-    back is ``rollback``).
+    ``back``: also a run that lies behind what is served, as a recompute does that took longer than the schedule's
+    interval; its pair is exact as well, and was never served. Raises HeldError after a rollback, BehindError for a run
+    that lies behind, TerminalError if there is no such run.
     """
     with ops.connect(settings) as connection, ops.publication_lock(connection):
         _recover(settings, connection)
@@ -102,6 +103,15 @@ def publish(settings: Settings, run_id: str | None = None, pipeline: str = "main
         ).fetchone()
         if run is None:
             raise TerminalError(f"there is no finished run{f' {run_id}' if run_id else ''} to publish: anabranch batch")
+        generation = connection.execute(
+            "SELECT code_version FROM generations WHERE pipeline = %s AND generation = %s",
+            (pipeline, run["generation"]),
+        ).fetchone()
+        if generation is None or generation["code_version"] != run["code_version"]:
+            raise ContractError(
+                f"run {run['run_id']} was folded by code {run['code_version']}, generation {run['generation']} by "
+                f"{generation['code_version'] if generation else 'none'}: both sides have to be folded by the same"
+            )
         vector = from_json(run["vector"])
         now = {served.view: served for served in current(connection)}
         chosen = []
@@ -110,9 +120,7 @@ def publish(settings: Settings, run_id: str | None = None, pipeline: str = "main
             if before and before.snapshot == built["snapshot"]:
                 continue
             if before and not covers(vector, before.vector):
-                raise TerminalError(
-                    f"run {run['run_id']} ends at {to_json(vector)}, behind what {name} serves; to go back use rollback"
-                )
+                _raise_if_behind(connection, before, run, built["snapshot"], back)
             chosen.append(
                 Served(
                     name, 0, run["run_id"], run["generation"], run["epoch"], vector, built["snapshot"],
@@ -123,6 +131,18 @@ def publish(settings: Settings, run_id: str | None = None, pipeline: str = "main
             return Published(None, "batch", ())
         _check_there(settings, connection, pipeline, chosen)
         return _publish(settings, connection, pipeline, "batch", run["run_id"], chosen)
+
+
+def _raise_if_behind(connection: Connection, before: Served, run: dict[str, Any], snapshot: int, back: bool) -> None:
+    """Raise BehindError unless going back is meant, possible, and would not repeat what was served once."""
+    published = connection.execute(
+        "SELECT 1 FROM publication_views WHERE view = %s AND snapshot = %s", (before.view, snapshot)
+    ).fetchone()
+    if not back or published or run["generation"] != before.generation:
+        raise BehindError(
+            f"run {run['run_id']} ends at epoch {run['epoch']} of generation {run['generation']}, behind what "
+            f"{before.view} serves (epoch {before.epoch} of generation {before.generation}); to go back use rollback"
+        )
 
 
 def rollback(
@@ -185,7 +205,10 @@ def history(connection: Connection) -> list[dict[str, Any]]:
         "SELECT v.publication, p.kind, v.view, v.run_id, v.generation, v.epoch, v.snapshot, p.published_at, "
         "now.publication IS NOT NULL AS served FROM publication_views v JOIN publications p USING (publication) "
         "LEFT JOIN now ON now.view = v.view AND now.publication = v.publication "
-        "WHERE p.state = 'finished' AND v.restores IS NULL AND v.retired_at IS NULL ORDER BY v.publication DESC, v.view"
+        "WHERE p.state = 'finished' AND v.restores IS NULL AND v.retired_at IS NULL "
+        "AND (now.publication IS NOT NULL OR "
+        "v.generation = (SELECT max(g.generation) FROM generations g WHERE g.pipeline = p.pipeline)) "
+        "ORDER BY v.publication DESC, v.view"
     ).fetchall()
 
 

@@ -51,12 +51,12 @@ class Report:
 
 def verify(spark: SparkSession, settings: Settings) -> Report:
     """Compare everything at the newest journaled cut. Reads only, but for a scratch table that it drops again."""
-    with ops.connect(settings) as connection:
+    with ops.connect(settings) as connection, ops.publication_lock(connection):  # no publication between the two
         served = current(connection)
+        said = views_say(trino.connect(settings)) if served else {}
     if not served:
         raise TerminalError("nothing is published yet: anabranch up")
     report = Report()
-    said = views_say(trino.connect(settings))
     for view in served:
         if said.get(view.view) != view.publication:
             report.differences.append(

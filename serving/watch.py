@@ -29,10 +29,23 @@ class Watch:
 def watch(settings: Settings) -> Watch:
     """Look once: measure, note alerts in ``ops.alerts``, tell of those that begin or end."""
     lags = measure(settings)
-    found = Watch(worst(lags), alerts(settings, lags))
     with ops.connect(settings) as connection:
+        found = Watch(worst(lags), {**silent(connection), **alerts(settings, lags)})
         _tell(settings, connection, found.alerts)
     return found
+
+
+def silent(connection: Connection) -> dict[str, str]:
+    """Services that failed, or have said nothing for a minute: name of the alert → message with the remedy."""
+    rows = connection.execute(
+        "SELECT name, state, detail ->> 'error' AS error, updated_at FROM services "
+        "WHERE state = 'failed' OR updated_at < now() - interval '1 minute'"
+    ).fetchall()
+    return {
+        f"{row['name']} does not work": f"{row['name']} is {row['state']} and spoke last at "
+        f"{row['updated_at']:%H:%M:%S} ({row['error'] or 'no error'}): anabranch status, anabranch logs {row['name']}"
+        for row in rows
+    }
 
 
 def worst(lags: list[Lag]) -> dict[str, dict[str, float | int | None]]:

@@ -12,6 +12,7 @@ Spark's own duplicate detection shuffles them whole and looks through all its st
 
 import hashlib
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,8 @@ from runtime.errors import TransientError
 
 SLACK_SECONDS = 600
 """How much longer than the horizon an identity is kept: for a broker's clock that goes back a little."""
+
+SILENCE_SECONDS = 20.0
 
 MAP_BYTES = 1 << 33
 """The most a store can grow to; the file grows as it is needed."""
@@ -113,7 +116,8 @@ class Identities:
 
 
 _open: dict[Path, Identities] = {}
-"""Stores of this worker; Spark uses a worker for many epochs."""
+_consumers: dict[str, Consumer] = {}
+"""Stores and consumer of this worker; Spark uses a worker for many epochs."""
 
 
 def identities(path: Path, horizon_seconds: int) -> Identities:
@@ -145,9 +149,11 @@ def judge(
             for (topic, partition), numbers in places.items():
                 store = identities(directory / f"{topic}-{partition}", horizon_seconds)
                 if (topic, partition) not in begun:
-                    first, time = rows[numbers[0]][0], rows[numbers[0]][1]
-                    _catch_up(bootstrap, store, topic, partition, start[topic][partition], first, time, horizon_seconds)
-                    store.forget(time)
+                    first, appended = rows[numbers[0]][0], rows[numbers[0]][1]
+                    _catch_up(
+                        bootstrap, store, topic, partition, start[topic][partition], first, appended, horizon_seconds
+                    )
+                    store.forget(appended)
                     begun.add((topic, partition))
                 changes = [number for number in numbers if kinds[number] == CHANGE]
                 answers = store.mark([rows[number] for number in changes], rows[numbers[-1]][0] + 1)
@@ -178,7 +184,7 @@ def _catch_up(
     partition: int,
     start: int,
     first: int,
-    time: int,
+    appended: int,
     horizon_seconds: int,
 ) -> None:
     """Show the store what it lacks of the log before ``first``, as far back as the horizon reaches."""
@@ -186,7 +192,7 @@ def _catch_up(
     reached = start if known is None else known
     if reached >= first:
         return
-    back = time // 1_000_000 - horizon_seconds - SLACK_SECONDS
+    back = appended // 1_000_000 - horizon_seconds - SLACK_SECONDS
     since = offsets_at(bootstrap, topic, partition, datetime.fromtimestamp(max(0, back), UTC))
     for batch in _read(bootstrap, topic, partition, max(reached, since), first):
         classified = classify_batch(batch)
@@ -198,23 +204,18 @@ def _catch_up(
 
 def _read(bootstrap: str, topic: str, partition: int, first: int, end: int) -> Iterator[pa.RecordBatch]:
     """The committed records of a topic-partition with ``first`` <= offset < ``end``; ``end`` is a record's offset."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": "anabranch-identities",
-            "enable.auto.commit": False,
-            "isolation.level": "read_committed",
-            "auto.offset.reset": "earliest",
-            "log_level": 3,
-        }
-    )
+    consumer = _consumer(bootstrap)
+    deadline = time.monotonic() + SILENCE_SECONDS
     try:
         consumer.assign([TopicPartition(topic, partition, first)])
         while first < end:
-            messages = consumer.consume(10_000, 10.0)
+            messages = consumer.consume(10_000, 0.05)  # it waits that long even if all that there is has come
             failed = next((message.error() for message in messages if message.error()), None)
-            if not messages or failed:
+            if failed or (not messages and time.monotonic() > deadline):
                 raise TransientError(f"{topic}/{partition}: Kafka does not give offset {first} ({failed or 'silence'})")
+            if not messages:
+                continue
+            deadline = time.monotonic() + SILENCE_SECONDS
             first = (messages[-1].offset() or 0) + 1
             before = [message for message in messages if (message.offset() or 0) < end]
             if before:
@@ -235,4 +236,20 @@ def _read(bootstrap: str, topic: str, partition: int, first: int, end: int) -> I
     except KafkaException as error:
         raise TransientError(f"{topic}/{partition}: Kafka does not answer: {error}") from error
     finally:
-        consumer.close()
+        consumer.unassign()
+
+
+def _consumer(bootstrap: str) -> Consumer:
+    """This worker's consumer; making one takes longer than reading what lies between two transactions."""
+    if bootstrap not in _consumers:
+        _consumers[bootstrap] = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "anabranch-identities",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "earliest",
+                "log_level": 3,
+            }
+        )
+    return _consumers[bootstrap]

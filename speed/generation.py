@@ -79,12 +79,14 @@ def begin(settings: Settings, connection: Connection, pipeline: str) -> Generati
     with connection.transaction():
         connection.execute("LOCK TABLE generations IN EXCLUSIVE MODE")
         last = newest(connection, pipeline)
+        directories = (settings.home / "checkpoints" / pipeline).glob("[0-9]*")
+        taken = [last.number if last else 0, *(int(path.name) for path in directories)]  # a restore may forget some
         connection.execute(
             "INSERT INTO generations (pipeline, generation, code_version, start_vector, warm_vector, topic_ids, "
             "horizon_seconds) VALUES (%s, %s, %s, %s, %s, %s, %s)",
             (
                 pipeline,
-                last.number + 1 if last else 1,
+                max(taken) + 1,
                 code_version(),
                 json.dumps(to_json(start)),
                 json.dumps(to_json(warm)),

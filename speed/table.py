@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
-from runtime.spark import CATALOG
+from runtime.errors import ContractError
+from runtime.spark import CATALOG, spark_type
 from views.algebra import Contribution
 
 BUCKET = 64
@@ -31,7 +32,10 @@ def struct_ddl(contribution: Contribution) -> str:
 
 
 def ensure_table(spark: SparkSession, pipeline: str, contributions: Sequence[Contribution]) -> None:
-    """Create the pipeline's table, or add the struct columns of new views. A second call changes nothing."""
+    """Create the pipeline's table, or add the struct columns of new views. A second call changes nothing.
+
+    Raises ContractError if the columns of a view have changed.
+    """
     name = table_name(pipeline)
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.speed")
     columns = ", ".join(f"{c.name} {struct_ddl(c)}" for c in contributions)
@@ -40,7 +44,13 @@ def ensure_table(spark: SparkSession, pipeline: str, contributions: Sequence[Con
         f"CREATE TABLE IF NOT EXISTS {name} (generation int NOT NULL, epoch bigint NOT NULL, view string NOT NULL, "
         f"{columns}) USING iceberg PARTITIONED BY (generation, truncate({BUCKET}, epoch)) TBLPROPERTIES ({properties})"
     )
-    there = set(spark.table(name).columns)
+    there = {field.name: field.dataType.simpleString() for field in spark.table(name).schema.fields}
     for contribution in contributions:
+        wanted = struct_ddl(contribution)
         if contribution.name not in there:
-            spark.sql(f"ALTER TABLE {name} ADD COLUMN {contribution.name} {struct_ddl(contribution)}")
+            spark.sql(f"ALTER TABLE {name} ADD COLUMN {contribution.name} {wanted}")
+        elif there[contribution.name] != spark_type(wanted):
+            raise ContractError(
+                f"{name}.{contribution.name} is {there[contribution.name]}, the view has {spark_type(wanted)}: what is "
+                "published reads the old columns, so a view whose columns change needs a new name"
+            )

@@ -218,7 +218,8 @@ class Archiver:
                 time.sleep(wait)
 
     def _detail(self) -> dict[str, Any]:
-        return {"committed": self._committed, **self._stored, "held": sum(b.size for b in self._batches.values())}
+        known = {"committed": self._committed} if self._committed else {}
+        return {**known, **self._stored, "held": sum(b.size for b in self._batches.values())}
 
 
 def main() -> int:
