@@ -65,7 +65,7 @@ def airflow(platform: Settings) -> Iterator[AirflowApi]:
     assert [process for name in COMPONENTS for process in supervise.leftovers(platform, name)] == []
 
 
-ORDER = ("test_end_to_end", "test_verify", "test_operations", "test_quality", "test_airflow", "ui")
+ORDER = ("test_end_to_end", "test_verify", "test_operations", "test_safeguards", "test_quality", "test_airflow", "ui")
 """The tests on one platform go on where those before left off; the first find an empty log, the last need Airflow."""
 
 
