@@ -3,11 +3,14 @@
 import uuid
 from collections.abc import Mapping
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from runtime.errors import ConflictError, ContractError
 from runtime.spark import CATALOG, spark_type
 from views.algebra import View
+
+ATTEMPTS = 8
 
 EMPTY_TAG = "empty"
 """Tag of the first snapshot, without rows: a full run begins there."""
@@ -57,7 +60,7 @@ def write_run(
     """
     branch = f"branch_{run_id}_{uuid.uuid4().hex[:8]}"
     start = base if base is not None else _ref(spark, name, EMPTY_TAG)
-    spark.sql(f"ALTER TABLE {name} CREATE OR REPLACE BRANCH {branch} AS OF VERSION {start}")
+    _alter(spark, f"ALTER TABLE {name} CREATE OR REPLACE BRANCH {branch} AS OF VERSION {start}")
     writer = slice_.writeTo(f"{name}.branch_{branch}")
     for key, value in properties.items():
         writer = writer.option(f"snapshot-property.anabranch.{key}", value)
@@ -66,11 +69,22 @@ def write_run(
     written = spark.sql(f"SELECT parent_id FROM {name}.snapshots WHERE snapshot_id = {snapshot or 0}").first()
     if snapshot is None or written is None or written["parent_id"] != start:
         raise ConflictError(f"{name}: the branch of run {run_id} was taken away while it was written; run it again")
-    spark.sql(f"ALTER TABLE {name} CREATE TAG IF NOT EXISTS run_{run_id}_{snapshot} AS OF VERSION {snapshot}")
+    _alter(spark, f"ALTER TABLE {name} CREATE TAG IF NOT EXISTS run_{run_id}_{snapshot} AS OF VERSION {snapshot}")
     for row in spark.sql(f"SELECT name FROM {name}.refs WHERE type = 'BRANCH'").collect():
         if row["name"].startswith(f"branch_{run_id}_"):  # this one, and those of attempts that were killed
-            spark.sql(f"ALTER TABLE {name} DROP BRANCH IF EXISTS {row['name']}")
+            _alter(spark, f"ALTER TABLE {name} DROP BRANCH IF EXISTS {row['name']}")
     return snapshot
+
+
+def _alter(spark: SparkSession, statement: str) -> None:
+    """Run a statement that moves a branch or a tag; again if another came between (Iceberg retries data only)."""
+    for attempt in range(ATTEMPTS):
+        try:
+            spark.sql(statement)
+            return
+        except Py4JJavaError as error:
+            if "CommitFailedException" not in str(error) or attempt + 1 == ATTEMPTS:
+                raise
 
 
 def slices(spark: SparkSession, view: View, snapshot: int) -> int:
