@@ -70,5 +70,9 @@ ORDER = ("test_end_to_end", "test_verify", "test_operations", "test_safeguards",
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of the real services into ORDER; the others stay as they are, before them."""
-    items.sort(key=lambda item: next((n for n, name in enumerate(ORDER) if name in item.nodeid), -1))
+    """Put the files of tests on real services into ORDER; the others stay as they are, before them."""
+
+    def place(item: pytest.Item) -> int:
+        return next((n for n, name in enumerate(ORDER) if name in (item.path.stem, item.path.parent.name)), -1)
+
+    items.sort(key=place)
