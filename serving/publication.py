@@ -151,7 +151,7 @@ def rollback(
     """Publish, of each view named, the pair that was served before, or that of publication ``to``; hold automatic
     publication.
 
-    Without names: all views, or all of ``to``. A second call without ``to`` goes one further back, unless it names the
+    Without names: all views that have something to go back to, or all of ``to``. A second call without ``to`` goes one further back, unless it names the
     same ``request``: what was asked for once is done once. Raises TerminalError where there is nothing before, its
     generation no longer runs, or maintenance has retired it.
     """
@@ -166,7 +166,10 @@ def rollback(
             "SELECT max(generation) AS g FROM generations WHERE pipeline = %s", (pipeline,)
         ).fetchone()
         chosen = []
-        for view in [view_named(name) for name in names] or _views_in(connection, to, pipeline):
+        views = [view_named(name) for name in names] or _views_in(connection, to, pipeline)
+        if to is None and not names:
+            views = [view for view in views if _goes_back(connection, view)] or views
+        for view in views:
             before = _before(connection, view) if to is None else _pair(connection, view, to)
             if newest and before.generation != newest["g"]:
                 raise TerminalError(
@@ -236,6 +239,11 @@ def _history(connection: Connection, view: View) -> tuple[int, list[dict[str, An
     if not rows:
         raise TerminalError(f"{view.name} has never been published")
     return rows[0]["restores"] or rows[0]["publication"], rows
+
+
+def _goes_back(connection: Connection, view: View) -> bool:
+    now, rows = _history(connection, view)
+    return any(row["publication"] < now and row["restores"] is None for row in rows)
 
 
 def _before(connection: Connection, view: View) -> Served:

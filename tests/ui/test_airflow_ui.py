@@ -106,6 +106,7 @@ def test_two_views_are_computed_anew_and_rolled_back_through_the_forms(
     succeeds(page, tasks=1)
     keep(page, "rollback-run")
     number = airflow.result("rollback", dag_run, "rollback")["publication"]
-    assert set(publications(platform).values()) == {number}
+    assert publications(platform) | {"revenue": number, "traffic": number} == publications(platform)
+    assert number > after["revenue"]
     assert release(platform)
     assert_exact(platform)
