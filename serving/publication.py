@@ -151,9 +151,9 @@ def rollback(
     """Publish, of each view named, the pair that was served before, or that of publication ``to``; hold automatic
     publication.
 
-    Without names: all views that have something to go back to, or all of ``to``. A second call without ``to`` goes one further back, unless it names the
-    same ``request``: what was asked for once is done once. Raises TerminalError where there is nothing before, its
-    generation no longer runs, or maintenance has retired it.
+    Without names: all views that have something to go back to, or all of ``to``. A second call without ``to`` goes one
+    further back, unless it names the same ``request``: what was asked for once is done once. Raises TerminalError where
+    there is nothing before, its generation no longer runs, or maintenance has retired it.
     """
     with ops.connect(settings) as connection, ops.publication_lock(connection):
         _recover(settings, connection)
@@ -242,8 +242,13 @@ def _history(connection: Connection, view: View) -> tuple[int, list[dict[str, An
 
 
 def _goes_back(connection: Connection, view: View) -> bool:
-    now, rows = _history(connection, view)
-    return any(row["publication"] < now and row["restores"] is None for row in rows)
+    """Whether the view was served otherwise before."""
+    pairs = connection.execute(
+        "SELECT count(*) AS n FROM publication_views v JOIN publications p USING (publication) "
+        "WHERE v.view = %s AND p.state = 'finished' AND v.restores IS NULL",
+        (view.name,),
+    ).fetchone()
+    return pairs is not None and pairs["n"] > 1
 
 
 def _before(connection: Connection, view: View) -> Served:
