@@ -102,8 +102,8 @@ class Run:
 def build(spark: SparkSession, settings: Settings, plan: Plan) -> Run:
     """Fold up to the newest possible boundary and return the run, ready to be published.
 
-    Raises TransientError if no epoch is warm and archived yet, TerminalError if the archive does not reach back to
-    where the plan begins.
+    Raises TransientError if no epoch is warm and archived yet, ContractError if the speed layer runs other code,
+    TerminalError if the plan begins at a topic-partition that there is not.
     """
     began = time.monotonic()
     run_id = plan.run_id or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}_{uuid.uuid4().hex[:6]}"

@@ -24,7 +24,7 @@ from batch.holes import Hole, Stretches, find, look_up, lost, stretches_of
 from batch.report import Report, complain, note
 from changelog.archive.objects import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
 from changelog.archive.store import ArchiveStore
-from changelog.classify import CHANGE, DUPLICATE
+from changelog.classify import CHANGE, DUPLICATE, IDENTITY
 from changelog.positions import Vector, to_json
 from changelog.topics import check_topics, start_offsets, topic_ids
 from changelog.typed import entity_columns, typed
@@ -37,7 +37,6 @@ from runtime.spark import job
 log = logging.getLogger("ingest")
 
 BROADCAST_DUPLICATES = 1_000_000
-IDENTITY = ["topic", "key", "service_name", "identifier"]
 ATTEMPTS = 5
 
 BATCH_CONF = {"spark.sql.shuffle.partitions": "4", "spark.driver.maxResultSize": "1g"}

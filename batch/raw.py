@@ -10,16 +10,13 @@ from pyspark.sql.window import Window
 
 from batch.archive_table import archived
 from batch.holes import Stretches, find
-from changelog.archive.objects import ABOUT, BROKEN, RANGE, RawObject, read_objects
-from changelog.archive.store import ArchiveStore
-from changelog.classify import CHANGE, DUPLICATE
+from changelog.archive.objects import ABOUT, BROKEN, RANGE, list_raw, read_objects
+from changelog.classify import CHANGE, DUPLICATE, IDENTITY
 from changelog.positions import Vector
 from changelog.typed import typed
 from runtime.settings import Settings
 
 log = logging.getLogger("raw")
-
-IDENTITY = ("topic", "key", "service_name", "identifier")
 
 
 def raw_changes(
@@ -30,14 +27,8 @@ def raw_changes(
     Columns: as :func:`batch.archive_table.changes`. What no object holds is taken from the columnar archive at
     ``snapshots``, and said in the log.
     """
-    objects = [
-        RawObject(topic, item.partition, item.key, item.etag)
-        for topic, partitions in upper.items()
-        for item in ArchiveStore(settings.s3).list_objects(topic)
-        if item.partition in partitions
-    ]
     zero: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in upper.items()}
-    read = read_objects(spark, settings.s3, objects, zero).persist()
+    read = read_objects(spark, settings.s3, list_raw(settings.s3, upper), zero).persist()
     found: Stretches = {(topic, partition): [] for topic, partitions in upper.items() for partition in partitions}
     for row in read.where(F.col("kind").isin(RANGE, BROKEN)).drop("key", "value").collect():
         if row["kind"] == BROKEN:

@@ -38,6 +38,9 @@ FROM_KAFKA = (
 CLASSIFIED_DDL = RECORD_DDL + ", kind string, reason string, service_name string, identifier string"
 """``reason`` is there for bad records, ``service_name`` and ``identifier`` for changes."""
 
+IDENTITY = ["topic", "key", "service_name", "identifier"]
+"""Columns in which a change and its copies agree."""
+
 _VERDICT = [("kind", pa.string()), ("reason", pa.string()), ("service_name", pa.string()), ("identifier", pa.string())]
 CLASSIFIED = pa.schema([*RECORD, *(pa.field(name, type_) for name, type_ in _VERDICT)])
 

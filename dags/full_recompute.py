@@ -27,9 +27,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
-from dags.policy import ARCHIVE, TAG, VIEWS, default_args, run_name, spark_job
+from dags.policy import ARCHIVE, TAG, VIEWS, default_args, run_name, spark_job, views_param
 from runtime.settings import Settings
-from views.registry import view_names
 
 PUBLISH = ("publish", "publish if nothing differs", "compare only")
 SOURCES = ("columnar archive", "raw objects")
@@ -49,15 +48,7 @@ with DAG(
     user_defined_macros={"run_name": run_name},
     tags=[TAG, "batch", "manual"],
     params={
-        "views": Param(
-            list(view_names()),
-            type="array",
-            items={"type": "string", "enum": list(view_names())},
-            examples=list(view_names()),
-            minItems=1,
-            title="Views",
-            description="What to compute anew. The others stay as they are.",
-        ),
+        "views": views_param(True, "What to compute anew. The others stay as they are."),
         "source": Param(
             SOURCES[0],
             type="string",

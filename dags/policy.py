@@ -10,10 +10,11 @@ from datetime import timedelta
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Asset, ExceptionRetryPolicy, RetryAction, RetryRule, XComArg
+from airflow.sdk import Asset, ExceptionRetryPolicy, Param, RetryAction, RetryRule, XComArg
 
 from runtime.settings import Settings
 from runtime.version import ROOT
+from views.registry import view_names
 
 TAG = "anabranch"
 
@@ -57,6 +58,20 @@ def spark_job(task_id: str, job: str, arguments: Sequence[str] | XComArg = (), *
         application_args=given,
         name=f"anabranch-{task_id}",
         **settings,
+    )
+
+
+def views_param(all_chosen: bool, description: str) -> Param:
+    """The field of a form in which views are chosen: all of them at first and at least one, or none at first."""
+    names = list(view_names())
+    return Param(
+        names if all_chosen else [],
+        type="array",
+        items={"type": "string", "enum": names},
+        examples=names,
+        minItems=1 if all_chosen else 0,
+        title="Views",
+        description=description,
     )
 
 

@@ -17,9 +17,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
-from dags.policy import TAG, default_args, run_name, spark_job
+from dags.policy import TAG, default_args, run_name, spark_job, views_param
 from runtime.settings import Settings
-from views.registry import view_names
 
 settings = Settings()
 run = "{{ run_name(dag.dag_id, run_id) }}"
@@ -51,14 +50,7 @@ with DAG(
             title="Location",
             description="A name of its own; what an earlier replay left under it is replaced.",
         ),
-        "views": Param(
-            list(view_names()),
-            type="array",
-            items={"type": "string", "enum": list(view_names())},
-            examples=list(view_names()),
-            minItems=1,
-            title="Views",
-        ),
+        "views": views_param(True, "What to fold."),
     },
 ):
 

@@ -15,9 +15,8 @@ from typing import Any
 
 from airflow.sdk import DAG, Param, task
 
-from dags.policy import TAG, VIEWS, default_args, run_name
+from dags.policy import TAG, VIEWS, default_args, run_name, views_param
 from runtime.settings import Settings
-from views.registry import view_names
 
 settings = Settings()
 
@@ -33,14 +32,7 @@ with DAG(
     user_defined_macros={"run_name": run_name},
     tags=[TAG, "serving", "manual"],
     params={
-        "views": Param(
-            [],
-            type="array",
-            items={"type": "string", "enum": list(view_names())},
-            examples=list(view_names()),
-            title="Views",
-            description="Those that go back. None: all of the publication.",
-        ),
+        "views": views_param(False, "Those that go back. None: all of the publication."),
         "publication": Param(
             None,
             type=["null", "integer"],

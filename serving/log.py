@@ -7,9 +7,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from changelog.archive.objects import ABOUT, RawObject, read_objects
-from changelog.archive.store import ArchiveStore
-from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE, FROM_KAFKA, classify
+from changelog.archive.objects import ABOUT, list_raw, read_objects
+from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE, FROM_KAFKA, IDENTITY, classify
 from changelog.positions import Vector
 from changelog.topics import start_offsets
 from changelog.typed import typed
@@ -26,7 +25,7 @@ def log_records(spark: SparkSession, settings: Settings, cut: Vector) -> DataFra
     if any(offset for partitions in starts.values() for offset in partitions.values()):
         parts.append(_from_objects(spark, settings.s3, starts, cut))
     records = reduce(DataFrame.unionByName, parts)
-    copies = Window.partitionBy("topic", "key", "service_name", "identifier", "kind").orderBy("kafka_offset")
+    copies = Window.partitionBy(*IDENTITY, "kind").orderBy("kafka_offset")
     marked = records.withColumn(
         "kind",
         F.when((F.col("kind") == CHANGE) & (F.row_number().over(copies) > 1), DUPLICATE).otherwise(F.col("kind")),
@@ -61,17 +60,11 @@ def _from_kafka(spark: SparkSession, settings: Settings, starts: Vector, cut: Ve
 
 def _from_objects(spark: SparkSession, s3: ObjectStore, starts: Vector, cut: Vector) -> DataFrame:
     """Records below Kafka's beginning, each offset once. What a damaged object held is missing here."""
-    objects = [
-        RawObject(topic, item.partition, item.key, item.etag)
-        for topic, partitions in cut.items()
-        for item in ArchiveStore(s3).list_objects(topic)
-        if item.partition in partitions
-    ]
     beginning: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in cut.items()}
     below = " OR ".join(
         f"(topic = '{topic}' AND kafka_partition = {partition} AND kafka_offset < {min(end, starts[topic][partition])})"
         for topic, partitions in cut.items()
         for partition, end in partitions.items()
     )
-    read = read_objects(spark, s3, objects, beginning)
+    read = read_objects(spark, s3, list_raw(s3, cut), beginning)
     return read.where(~F.col("kind").isin(*ABOUT)).where(below).drop("object", "etag")

@@ -36,6 +36,17 @@ class RawObject(NamedTuple):
     etag: str
 
 
+def list_raw(store: ObjectStore, partitions: Vector) -> list[RawObject]:
+    """All objects of the topic-partitions of a vector, whatever its offsets."""
+    archive = ArchiveStore(store)
+    return [
+        RawObject(topic, item.partition, item.key, item.etag)
+        for topic, wanted in partitions.items()
+        for item in archive.list_objects(topic)
+        if item.partition in wanted
+    ]
+
+
 def read_objects(spark: SparkSession, store: ObjectStore, objects: list[RawObject], positions: Vector) -> DataFrame:
     """The classified records of raw objects at or after ``positions``, each offset once, and rows about the reading.
 
