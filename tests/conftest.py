@@ -65,8 +65,12 @@ def airflow(platform: Settings) -> Iterator[AirflowApi]:
     assert [process for name in COMPONENTS for process in supervise.leftovers(platform, name)] == []
 
 
-ORDER = ("test_end_to_end", "test_verify", "test_operations", "test_safeguards", "test_quality", "test_airflow", "ui")
-"""The tests on one platform go on where those before left off; the first find an empty log, the last need Airflow."""
+ORDER = (
+    "test_end_to_end", "test_verify", "test_operations", "test_safeguards", "test_quality", "test_airflow", "ui",
+    "test_horizon",
+)  # fmt: skip
+"""The tests on one platform go on where those before left off: the first find an empty log, the later ones need
+Airflow, and the last takes the log away."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

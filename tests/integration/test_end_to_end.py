@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
 
 from changelog.envelope import encode, envelope
 from changelog.producer import PARTITIONER, Record
-from changelog.topics import admin, start_offsets
 from runtime import trino
 from runtime.settings import Settings
 from tests.services import assert_exact, feed, query, run, served, shop
@@ -240,23 +238,3 @@ def test_verify_is_exact_at_the_end(platform: Settings) -> None:
     report = json.loads(run("verify", "--json"))
     assert report["differences"] == []
     assert report["records"].keys() == {"change", "duplicate", "bad", "tombstone"}
-
-
-def test_what_kafka_has_let_go_of_is_recomputed_from_the_archive_and_verified(platform: Settings) -> None:
-    run("wait")
-    before = served(platform)
-    run("batch")
-    archived = dict(query(platform, "SELECT topic || '/' || cast(kafka_partition AS varchar), kafka_offset "
-                                    "FROM ops.public.archived"))  # fmt: skip
-    places = [
-        TopicPartition(topic, partition, archived.get(f"{topic}/{partition}", 0))
-        for topic in platform.topics
-        for partition in range(platform.kafka.partitions)
-    ]
-    client = admin(platform)
-    for future in client.delete_records(places).values():
-        future.result(30)
-    assert sum(start for parts in start_offsets(platform).values() for start in parts.values()) > 1000
-    run("batch", "--full")
-    assert served(platform).difference(before) == ""
-    assert json.loads(run("verify", "--json"))["differences"] == []
