@@ -6,12 +6,12 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.window import Window
 
 from batch.archive_table import archived
 from batch.holes import Stretches, find
 from changelog.archive.objects import ABOUT, BROKEN, RANGE, list_raw, read_objects
-from changelog.classify import CHANGE, DUPLICATE, IDENTITY
+from changelog.classify import CHANGE, IDENTITY
+from changelog.duplicates import mark_duplicates
 from changelog.positions import Vector
 from changelog.typed import typed
 from runtime.settings import Settings
@@ -49,11 +49,6 @@ def raw_changes(
         parts.append(archived(spark, snapshots).where(inside))
     columns = [*IDENTITY, "kind", "kafka_partition", "kafka_offset", "append_time", "current", "original"]
     records = reduce(DataFrame.unionByName, [part.select(*columns) for part in parts])
-    copies = Window.partitionBy(*IDENTITY, "kind").orderBy("kafka_offset")
-    marked = records.withColumn(
-        "kind",
-        F.when((F.col("kind") == CHANGE) & (F.row_number().over(copies) > 1), DUPLICATE).otherwise(F.col("kind")),
-    )
     wanted = " OR ".join(
         f"(topic = '{topic}' AND kafka_partition = {partition} AND kafka_offset >= {lower[topic].get(partition, 0)} "
         f"AND kafka_offset < {end})"
@@ -61,4 +56,4 @@ def raw_changes(
         for partition, end in partitions.items()
     )
     changes = ["kind", "topic", "kafka_partition", "kafka_offset", "append_time", "current", "original"]
-    return marked.where(F.col("kind") == CHANGE).where(wanted).select(*changes)
+    return mark_duplicates(records).where(F.col("kind") == CHANGE).where(wanted).select(*changes)

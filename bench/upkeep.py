@@ -24,7 +24,7 @@ from infra.commands_views import spark_job
 from runtime import ops, trino
 from runtime.settings import Settings
 from serving import sql
-from serving.publication import current
+from serving.published import current
 from serving.wait import wait
 from tests.services import start
 from views.registry import view_named

@@ -25,7 +25,7 @@ from runtime.version import ROOT
 from serving import compare as comparison
 from serving import publication, sql
 from serving.beside import show
-from serving.publication import current
+from serving.published import current, history
 from serving.wait import wait as wait_until
 from speed.generation import begin
 from views.registry import all_views, view_named
@@ -147,7 +147,7 @@ def rollback(
 def publications(as_json: AsJson = False) -> None:
     """List the publications that `rollback --to` can go back to, newest first, and what each view serves now."""
     with ops.connect(Settings()) as connection:
-        rows = publication.history(connection)
+        rows = history(connection)
     columns = list(rows[0]) if rows else []
     _print(columns, [list(row.values()) for row in rows], Format.json if as_json else Format.table)
 

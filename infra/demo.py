@@ -30,6 +30,7 @@ from runtime import ops, trino
 from runtime.errors import AnabranchError, TerminalError
 from runtime.settings import Settings, entity_of, home_directory
 from serving import publication
+from serving.published import current
 from serving.wait import wait
 
 YESTERYEAR = "2020-06-01T00:00:00"
@@ -217,7 +218,7 @@ def run() -> None:
     story.check("rows that differ from what was served", differ.values(), [0] * len(differ))
     number = airflow.result("full_recompute", dag_run, "publish")["publication"]
     with ops.connect(settings) as connection:
-        served = next(one for one in publication.current(connection) if one.publication == number)
+        served = next(one for one in current(connection) if one.publication == number)
     story.say(f"publication {number}: batch side up to epoch {served.epoch}, speed side from there on")
     story.check("the same answer, now from both sides", first_shop(settings), first.answer())
     _show_boundary(story, settings)

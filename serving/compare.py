@@ -17,7 +17,7 @@ from runtime.errors import TerminalError
 from runtime.ops import Connection
 from runtime.settings import Settings, topic_of
 from serving import sql
-from serving.publication import Served, current
+from serving.published import Served, current
 from serving.sql import Pin
 from views.algebra import View
 from views.registry import view_named

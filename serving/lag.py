@@ -16,7 +16,7 @@ from changelog.topics import end_offsets, start_offsets
 from runtime import ops
 from runtime.ops import Connection
 from runtime.settings import Settings
-from serving.publication import current
+from serving.published import current
 
 COMPONENTS = ("archiver", "speed", "ingest", "boundary")
 """In the order in which a record passes them. ``boundary``: the oldest of what is served."""

@@ -5,10 +5,10 @@ from functools import reduce
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.window import Window
 
 from changelog.archive.objects import ABOUT, list_raw, read_objects
-from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE, FROM_KAFKA, IDENTITY, classify
+from changelog.classify import CHANGE, CLASSIFIED_DDL, FROM_KAFKA, classify
+from changelog.duplicates import mark_duplicates
 from changelog.positions import Vector
 from changelog.topics import start_offsets
 from changelog.typed import typed
@@ -25,14 +25,9 @@ def log_records(spark: SparkSession, settings: Settings, cut: Vector) -> DataFra
     if any(offset for partitions in starts.values() for offset in partitions.values()):
         parts.append(_from_objects(spark, settings.s3, starts, cut))
     records = reduce(DataFrame.unionByName, parts)
-    copies = Window.partitionBy(*IDENTITY, "kind").orderBy("kafka_offset")
-    marked = records.withColumn(
-        "kind",
-        F.when((F.col("kind") == CHANGE) & (F.row_number().over(copies) > 1), DUPLICATE).otherwise(F.col("kind")),
-    )
     # the archive format cannot tell an empty key or value from none
     return (
-        typed(marked)
+        typed(mark_duplicates(records))
         .withColumn("key", F.when(F.length("key") > 0, F.col("key")))
         .withColumn("value", F.when((F.col("kind") != CHANGE) & (F.length("value") > 0), F.col("value")))
     )

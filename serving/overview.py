@@ -3,7 +3,7 @@
 from typing import Any
 
 from runtime.ops import Connection
-from serving.publication import current
+from serving.published import current
 
 LATEST = 5
 

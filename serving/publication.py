@@ -8,44 +8,24 @@ matter that views are replaced one after another. A publication that was interru
 import json
 import logging
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from trino.dbapi import Connection as TrinoConnection
 
-from changelog.positions import Vector, covers, from_json, to_json
+from changelog.positions import covers, from_json, to_json
 from runtime import faults, ops, trino
 from runtime.errors import BehindError, ContractError, HeldError, TerminalError
 from runtime.ops import Connection
 from runtime.settings import ENTITIES, Settings, topic_of
 from runtime.version import code_version
 from serving import sql
-from serving.sql import Pin
-from views.algebra import View
+from serving.published import Served, current, goes_back, pair_before, pair_from_row, pair_of, views_in
 from views.registry import all_views, view_named, views_of
 
 log = logging.getLogger("publication")
 
 _COMMENT = re.compile(r"publication (\d+):")
-
-
-@dataclass(frozen=True)
-class Served:
-    """One view in one publication."""
-
-    view: str
-    publication: int
-    run_id: str | None
-    generation: int
-    epoch: int
-    vector: Vector
-    snapshot: int | None
-    records: int
-    restores: int | None
-
-    @property
-    def pin(self) -> Pin:
-        return Pin(self.snapshot, self.generation, self.epoch)
 
 
 @dataclass(frozen=True)
@@ -166,11 +146,11 @@ def rollback(
             "SELECT max(generation) AS g FROM generations WHERE pipeline = %s", (pipeline,)
         ).fetchone()
         chosen = []
-        views = [view_named(name) for name in names] or _views_in(connection, to, pipeline)
+        views = [view_named(name) for name in names] or views_in(connection, to, pipeline)
         if to is None and not names:
-            views = [view for view in views if _goes_back(connection, view)] or views
+            views = [view for view in views if goes_back(connection, view)] or views
         for view in views:
-            before = _before(connection, view) if to is None else _pair(connection, view, to)
+            before = pair_before(connection, view) if to is None else pair_of(connection, view, to)
             if newest and before.generation != newest["g"]:
                 raise TerminalError(
                     f"{view.name}: publication {before.publication} stands on generation {before.generation}, which no "
@@ -185,118 +165,6 @@ def release(settings: Settings, pipeline: str = "main") -> bool:
     """Let publication go on after a rollback. Returns whether it was held."""
     with ops.connect(settings) as connection, ops.publication_lock(connection):
         return connection.execute("DELETE FROM holds WHERE pipeline = %s", (pipeline,)).rowcount > 0
-
-
-def current(connection: Connection) -> list[Served]:
-    """The newest finished publication of each view."""
-    rows = connection.execute(
-        "SELECT DISTINCT ON (v.view) v.* FROM publication_views v JOIN publications p USING (publication) "
-        "WHERE p.state = 'finished' ORDER BY v.view, v.publication DESC"
-    ).fetchall()
-    return [_served(row) for row in rows]
-
-
-def history(connection: Connection) -> list[dict[str, Any]]:
-    """The pairs that can be served, newest first.
-
-    Columns: publication, kind, view, run_id, generation, epoch, snapshot, published_at, served (whether it is now).
-    """
-    return connection.execute(
-        "WITH now AS (SELECT DISTINCT ON (v.view) v.view, coalesce(v.restores, v.publication) AS publication "
-        "FROM publication_views v JOIN publications p USING (publication) WHERE p.state = 'finished' "
-        "ORDER BY v.view, v.publication DESC) "
-        "SELECT v.publication, p.kind, v.view, v.run_id, v.generation, v.epoch, v.snapshot, p.published_at, "
-        "now.publication IS NOT NULL AS served FROM publication_views v JOIN publications p USING (publication) "
-        "LEFT JOIN now ON now.view = v.view AND now.publication = v.publication "
-        "WHERE p.state = 'finished' AND v.restores IS NULL AND v.retired_at IS NULL "
-        "AND (now.publication IS NOT NULL OR "
-        "v.generation = (SELECT max(g.generation) FROM generations g WHERE g.pipeline = p.pipeline)) "
-        "ORDER BY v.publication DESC, v.view"
-    ).fetchall()
-
-
-def _served(row: dict[str, Any]) -> Served:
-    return Served(
-        row["view"],
-        row["publication"],
-        row["run_id"],
-        row["generation"],
-        row["epoch"],
-        from_json(row["vector"]),
-        row["snapshot"],
-        row["records"],
-        row["restores"],
-    )
-
-
-def _history(connection: Connection, view: View) -> tuple[int, list[dict[str, Any]]]:
-    """(the publication whose pair is served, the pairs that were published, newest first) of a view."""
-    rows = connection.execute(
-        "SELECT v.* FROM publication_views v JOIN publications p USING (publication) "
-        "WHERE v.view = %s AND p.state = 'finished' ORDER BY v.publication DESC",
-        (view.name,),
-    ).fetchall()
-    if not rows:
-        raise TerminalError(f"{view.name} has never been published")
-    return rows[0]["restores"] or rows[0]["publication"], rows
-
-
-def _goes_back(connection: Connection, view: View) -> bool:
-    """Whether the view was served otherwise before."""
-    pairs = connection.execute(
-        "SELECT count(*) AS n FROM publication_views v JOIN publications p USING (publication) "
-        "WHERE v.view = %s AND p.state = 'finished' AND v.restores IS NULL",
-        (view.name,),
-    ).fetchone()
-    return pairs is not None and pairs["n"] > 1
-
-
-def _before(connection: Connection, view: View) -> Served:
-    """The pair that was served before the one that is served now; a rollback counts as what it restored."""
-    now, rows = _history(connection, view)
-    for row in rows:
-        if row["publication"] < now and row["restores"] is None:
-            return _restored(row)
-    raise TerminalError(f"{view.name}: there is no publication before {now}")
-
-
-def _pair(connection: Connection, view: View, publication: int) -> Served:
-    """The pair of ``view`` that ``publication`` served; a rollback counts as what it restored."""
-    now, rows = _history(connection, view)
-    by_number = {row["publication"]: row for row in rows}
-    row = by_number.get(publication)
-    if row is not None and row["restores"] is not None:
-        row = by_number[row["restores"]]
-    if row is None:
-        kept = [str(row["publication"]) for row in rows if row["restores"] is None and row["retired_at"] is None]
-        raise TerminalError(
-            f"publication {publication} did not serve {view.name}; to go back to are: {', '.join(kept)}"
-        )
-    if row["publication"] == now:
-        raise TerminalError(f"{view.name} serves what publication {publication} served already")
-    return _restored(row)
-
-
-def _restored(row: dict[str, Any]) -> Served:
-    """A pair, to be served again. Raises TerminalError if maintenance has retired it."""
-    found = _served(row)
-    if row["retired_at"] is not None:
-        raise TerminalError(
-            f"{found.view}: publication {found.publication} was retired on {row['retired_at']:%Y-%m-%d %H:%M}; what is "
-            "retired comes back only by a new run: anabranch batch --full"
-        )
-    return replace(found, restores=found.publication)
-
-
-def _views_in(connection: Connection, publication: int | None, pipeline: str) -> list[View]:
-    """The views of a publication that are still defined; those of the pipeline if there is none."""
-    if publication is None:
-        return list(views_of(pipeline))
-    rows = connection.execute("SELECT view FROM publication_views WHERE publication = %s", (publication,)).fetchall()
-    names = {row["view"] for row in rows}
-    if not names:
-        raise TerminalError(f"there is no publication {publication}: anabranch publications")
-    return [view for view in views_of(pipeline) if view.name in names]
 
 
 def _check_there(settings: Settings, connection: Connection, pipeline: str, pairs: list[Served]) -> None:
@@ -379,17 +247,17 @@ def _serve(settings: Settings, connection: Connection, publication: int, kind: s
     _ensure_schemas(lake)
     known = {view.name for view in all_views()}
     for row in rows:
-        served = _served(row)
-        if served.view not in known:
+        pair = pair_from_row(row)
+        if pair.view not in known:
             continue  # its definition is gone; it keeps serving what it served
-        view = view_named(served.view)
+        view = view_named(pair.view)
         comment = (
-            f"{view.comment}. publication {publication}: {kind}, generation {served.generation}, epoch {served.epoch}, "
-            f"batch snapshot {served.snapshot}"
+            f"{view.comment}. publication {publication}: {kind}, generation {pair.generation}, epoch {pair.epoch}, "
+            f"batch snapshot {pair.snapshot}"
         ).replace("'", "''")
         for name, text in (
-            (view.name, sql.merged(view, served.pin)),
-            (f"{view.name}_states", sql.states(view, served.pin)),
+            (view.name, sql.merged(view, pair.pin)),
+            (f"{view.name}_states", sql.states(view, pair.pin)),
         ):
             trino.execute(
                 lake, f"CREATE OR REPLACE VIEW lake.serving.{name} COMMENT '{comment}' SECURITY INVOKER AS {text}"

@@ -24,7 +24,8 @@ from runtime.settings import ENTITIES, Settings, topic_of
 from runtime.spark import CATALOG, job
 from serving import sql
 from serving.log import log_records
-from serving.publication import Served, current, views_say
+from serving.publication import views_say
+from serving.published import Served, current
 from serving.sql import Pin
 from views.fold import Fold, weighted
 from views.registry import view_named

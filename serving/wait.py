@@ -8,7 +8,7 @@ from changelog.topics import end_offsets
 from runtime import ops, trino
 from runtime.errors import TransientError
 from runtime.settings import Settings
-from serving.publication import current
+from serving.published import current
 
 
 def covered(settings: Settings) -> Vector:

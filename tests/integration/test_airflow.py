@@ -16,7 +16,8 @@ from infra.airflow_api import AirflowApi
 from infra.readiness import await_ready
 from runtime import ops
 from runtime.settings import Settings
-from serving.publication import current, history, release, rollback
+from serving.publication import release, rollback
+from serving.published import current, history
 from tests.services import assert_exact, feed, shop, status, until
 from tests.services import run as run_command
 

@@ -12,6 +12,7 @@ from batch.batch_table import batch_name
 from runtime import ops
 from runtime.settings import Settings
 from serving import publication
+from serving.published import current
 from serving.verify import verify
 from tests.services import feed, run, shop
 from views.registry import view_named
@@ -76,7 +77,7 @@ def test_the_archive(platform: Settings, lake: SparkSession) -> None:
 
 def test_the_speed_side(platform: Settings, lake: SparkSession) -> None:
     with ops.connect(platform) as connection:
-        served = {view.view: view for view in publication.current(connection)}
+        served = {view.view: view for view in current(connection)}
     table, at = "lake.speed.main", served["traffic"]
 
     def one(view: str, key: str) -> str:
@@ -117,7 +118,7 @@ def test_the_batch_side(platform: Settings, lake: SparkSession) -> None:
         "total, items, created_at, modified_at FROM {0}",
     }
     with ops.connect(platform) as connection:
-        served = {view.view: view for view in publication.current(connection)}
+        served = {view.view: view for view in current(connection)}
         views = {}
         for name, sql in changes.items():
             table, pinned = batch_name(view_named(name)), served[name].snapshot

@@ -13,7 +13,8 @@ from infra.airflow_api import AirflowApi
 from runtime import ops
 from runtime.settings import Settings
 from runtime.version import ROOT
-from serving.publication import current, release
+from serving.publication import release
+from serving.published import current
 from tests.services import assert_exact, feed, run, shop
 
 pytestmark = [pytest.mark.ui, pytest.mark.timeout(600)]
