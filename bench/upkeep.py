@@ -93,6 +93,7 @@ def main() -> None:
         settings = platform.up(console.print, "full")
         shop = start(
             "simulate", "--rate", str(arguments.rate), "--seconds", str(arguments.minutes * 60), "--seed", "1",
+            "--duplicates", "0.01", "--late", "0.02", "--broken", "0.001",
             ANABRANCH_HOME=os.environ["ANABRANCH_HOME"],
         )  # fmt: skip
         samples, began = [], time.monotonic()
@@ -107,16 +108,17 @@ def main() -> None:
         runs = AirflowApi(settings).get("dags/batch_views/dagRuns?limit=100")["dag_runs"]
         result = {
             "samples": samples, "queries": queries, "verify": report["differences"] or "exact",
-            "records": report["records"], "batch_views": [run["state"] for run in runs],
+            "records": report["records"],
+            "batch_views": [{"state": run["state"], "seconds": run["duration"]} for run in runs],
         }  # fmt: skip
     finally:
         platform.down(console.print)
     if arguments.json:
         print(json.dumps(result))
         return
-    table = Table("minute", *samples[0].keys() - {"minute"})
+    table = Table(*samples[0])
     for one in samples:
-        table.add_row(str(one["minute"]), *(str(one[name]) for name in samples[0].keys() - {"minute"}))
+        table.add_row(*map(str, one.values()))
     Console().print(table)
     Console().print({name: value for name, value in result.items() if name != "samples"})
 

@@ -5,6 +5,7 @@ The tests share one platform and go on where the one before left off, so what on
 
 import json
 import os
+import shutil
 import signal
 
 import psutil
@@ -68,6 +69,20 @@ def test_speed_dies_while_it_starts_again_and_while_it_works(platform: Settings)
         killed.add(pid)
         until(lambda: status()["speed"]["pid"] not in killed, 60, "the supervisor starts it again")
     assert_exact(platform)
+
+
+def test_a_lost_store_of_identities_is_made_anew_from_the_log(platform: Settings) -> None:
+    """Everything is sent again after the store that would know it is gone."""
+    records = shop(26, 400)
+    feed(platform, records)
+    assert_exact(platform)
+    stop(platform, "speed")
+    (store,) = (platform.home / "identities").glob("*/*")
+    shutil.rmtree(store)
+    feed(platform, records)
+    go_on(platform, "speed")
+    assert_exact(platform)
+    assert store.exists()
 
 
 @pytest.mark.parametrize("point", ["archiver.before-upload", "archiver.before-commit", "archiver.before-commit#3"])
