@@ -26,7 +26,7 @@ from serving.publication import publish_initial
 Say = Callable[[str], None]
 
 READY_SECONDS = {"postgres": 60, "kafka": 90, "minio": 60, "trino": 180, "archiver": 90, "speed": 180}
-SCHEDULED = ("batch_views", "maintenance", "watch", "backup")
+SCHEDULED = ("batch_views", "maintenance", "watch", "backup", "airflow_cleanup")
 """DAGs that run by themselves."""
 
 READY_SECONDS |= dict.fromkeys(airflow.COMPONENTS, 180)

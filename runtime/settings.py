@@ -139,7 +139,13 @@ class Watch(_Section):
 
 
 class Airflow(_Section):
-    """The orchestrator of profile ``full``: its metadata, and the one user of its interface."""
+    """The orchestrator of profile ``full``: its metadata, and the one user of its interface.
+
+    What it remembers of runs of more than ``keep_days`` ago is deleted by ``cleanup_schedule`` (cron, UTC, or empty).
+    """
+
+    cleanup_schedule: str = "17 4 * * *"
+    keep_days: int = Field(default=30, ge=1)
 
     database: Database = Database(name="airflow", user="airflow")
     user: str = "admin"

@@ -28,6 +28,7 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Settings]:
         patch.setenv("ANABRANCH_BATCH__SCHEDULE", "")  # Airflow runs what a test asks for, when it asks
         patch.setenv("ANABRANCH_BATCH__MAINTENANCE_SCHEDULE", "")
         patch.setenv("ANABRANCH_WATCH__SCHEDULE", "")
+        patch.setenv("ANABRANCH_AIRFLOW__CLEANUP_SCHEDULE", "")
         patch.setenv("ANABRANCH_ARCHIVER__MAX_AGE_SECONDS", "2")  # nobody wants to wait for either
         patch.setenv("ANABRANCH_SPEED__TRIGGER_SECONDS", "0.5")
         patch.setenv("ANABRANCH_BATCH__IDLE_SECONDS", "15")

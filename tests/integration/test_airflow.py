@@ -7,6 +7,7 @@ import time
 
 import httpx
 import psutil
+import psycopg
 import pytest
 
 from changelog.positions import Vector, covers
@@ -235,12 +236,21 @@ def test_history_is_replayed_elsewhere_through_its_form(airflow: AirflowApi, pla
 
 
 def test_upkeep_runs_as_dags(airflow: AirflowApi, platform: Settings) -> None:
-    runs = {dag: airflow.trigger(dag) for dag in ("maintenance", "watch", "backup")}
+    """Maintenance, watching, backup, and Airflow's own history: a run is made old, and is forgotten."""
+    old, young = airflow.trigger("watch"), airflow.trigger("watch")
+    for run in (old, young):
+        airflow.wait("watch", run, SECONDS)
+    with psycopg.connect(platform.airflow.database.dsn) as metadata:
+        metadata.execute("UPDATE dag_run SET start_date = start_date - interval '100 days' WHERE run_id = %s", (old,))
+    runs = {dag: airflow.trigger(dag) for dag in ("maintenance", "watch", "backup", "airflow_cleanup")}
     for dag, run in runs.items():
         assert set(airflow.wait(dag, run, SECONDS).values()) == {"success"}
     assert set(airflow.result("watch", runs["watch"], "look")["lag"]) == {"archiver", "speed", "ingest", "boundary"}
     assert airflow.result("backup", runs["backup"], "back_up")["rows"]["ops.publications"] > 0
+    remembered = {run["dag_run_id"] for run in airflow.get("dags/watch/dagRuns")["dag_runs"]}
+    assert young in remembered
+    assert old not in remembered
     run_status = json.loads(run_command("status", "--json"))
     assert run_status["lag"].keys() == {"archiver", "speed", "ingest", "boundary"}
-    assert run_status["next_runs"].keys() == {"batch_views", "maintenance", "watch", "backup"}
+    assert run_status["next_runs"].keys() == {"batch_views", "maintenance", "watch", "backup", "airflow_cleanup"}
     assert_exact(platform)

@@ -78,7 +78,16 @@ def publications(settings: Settings) -> dict[str, int]:
 
 def test_the_dags_are_listed(page: Page, platform: Settings) -> None:
     page.goto(f"{url(platform)}/dags")
-    for dag in ("backup", "batch_views", "full_recompute", "maintenance", "replay", "rollback", "watch"):
+    for dag in (
+        "airflow_cleanup",
+        "backup",
+        "batch_views",
+        "full_recompute",
+        "maintenance",
+        "replay",
+        "rollback",
+        "watch",
+    ):
         expect(page.get_by_role("link", name=dag, exact=True).first).to_be_visible()
     keep(page, "dags")
 
