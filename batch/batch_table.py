@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from batch.plan import SERVED_LOCATION
 from runtime.errors import ConflictError, ContractError
 from runtime.spark import CATALOG, spark_type
 from views.algebra import View
@@ -14,10 +15,6 @@ ATTEMPTS = 8
 
 EMPTY_TAG = "empty"
 """Tag of the first snapshot, without rows: a full run begins there."""
-
-
-SERVED_LOCATION = "batch"
-"""Where runs that can be published are. Another location is a namespace of its own, which is never served."""
 
 
 def batch_name(view: View, location: str = SERVED_LOCATION) -> str:

@@ -9,8 +9,9 @@ from dataclasses import asdict
 
 from pyspark.sql import SparkSession
 
-from batch.build import add_options, build, plan_of
+from batch.build import build
 from batch.ingest import BATCH_CONF, ingest, parse_hole
+from batch.plan import add_options, plan_of
 from batch.report import EXIT_INCOMPLETE, complain
 from changelog.positions import Vector, covers, from_json
 from changelog.topics import end_offsets

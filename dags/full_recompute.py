@@ -74,7 +74,7 @@ with DAG(
     @task
     def options(run: str, **context: Any) -> list[str]:
         """The build's command line, as the form says. Raises TerminalError for one that makes no sense."""
-        from batch.build import Plan
+        from batch.plan import Plan
 
         params = context["params"]
         Plan(run_id=run, location=params["location"])

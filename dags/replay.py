@@ -57,7 +57,7 @@ with DAG(
     @task
     def options(run: str, **context: Any) -> list[str]:
         """The build's command line, as the form says. Raises TerminalError for one that makes no sense."""
-        from batch.build import Plan, parse_since
+        from batch.plan import Plan, parse_since
         from runtime.errors import TerminalError
 
         params = context["params"]

@@ -15,6 +15,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from batch.backup import backup
+from batch.plan import SERVED_LOCATION, Plan, parse_since
 from batch.report import EXIT_INCOMPLETE, Report, complain
 from changelog.positions import to_json
 from infra import supervise
@@ -88,6 +89,7 @@ def batch(
     """
     for name in view or []:
         view_named(name)
+    Plan(run_id=run_id, location=location, since=parse_since(since))  # refused here, before Spark starts
     options = [
         *(["--full"] if full else []),
         *(part for name in view or [] for part in ("--view", name)),
@@ -103,7 +105,7 @@ def batch(
     if not as_json:
         typer.echo(f"ingested: {archived['records'] or 'nothing new'} in {archived['seconds']} s")
         typer.echo(f"built: run {run['run_id']} ({run['kind']}) up to epoch {run['epoch']} in {run['seconds']} s")
-    beside = location != "batch"
+    beside = location != SERVED_LOCATION
     rows = show(Settings(), run["run_id"]) if beside else {}
     published = None if no_publish or beside else publication.publish(Settings(), run["run_id"], back=full)
     if published and published.publication:

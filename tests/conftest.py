@@ -14,7 +14,7 @@ from infra import supervise
 from infra.airflow import COMPONENTS
 from infra.airflow_api import AirflowApi
 from runtime.settings import Settings
-from runtime.spark import session
+from runtime.spark import CATALOG, session
 
 
 @pytest.fixture(scope="session")
@@ -46,7 +46,11 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Settings]:
 @pytest.fixture(scope="session")
 def lake(platform: Settings) -> Iterator[SparkSession]:
     """A Spark session on the platform's lake, in the test process."""
-    made = session(platform, "tests", "2g", {"spark.sql.shuffle.partitions": "2"})
+    conf = {
+        "spark.sql.shuffle.partitions": "2",
+        f"spark.sql.catalog.{CATALOG}.retryable_status_codes": "57P01",  # a test ends PostgreSQL under its connections
+    }
+    made = session(platform, "tests", "2g", conf)
     yield made
     made.stop()
 

@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import SparkSession
 
+from batch.build import Run, build
+from batch.ingest import ingest
+from batch.plan import Plan
+from batch.run import wait_for_archiver
 from changelog.producer import ChangelogProducer, Record
 from changelog.sources.simulate import Shop
 from changelog.topics import end_offsets
@@ -18,6 +23,8 @@ from changelog.validation import check
 from infra import platform
 from runtime import trino
 from runtime.settings import Settings, entity_of
+from serving import publication
+from serving.verify import verify
 from serving.wait import wait
 from tests.oracle import LogRecord, Oracle
 
@@ -132,6 +139,27 @@ def start(*arguments: str, module: str = "infra.cli", **environment: str) -> "su
         cwd=ROOT, env={**os.environ, **environment}, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         start_new_session=True,
     )  # fmt: skip
+
+
+def batch(spark: SparkSession, settings: Settings, plan: Plan | None = None, serve: bool = True) -> Run:
+    """What ``anabranch batch`` does, in a session that is warm: the tests that are about something else save its start.
+
+    Everything acknowledged is archived, ingested, built and, unless ``serve`` is false, published.
+    """
+    plan = plan or Plan()
+    assert wait_for_archiver(settings, end_offsets(settings), 90)
+    report = ingest(spark, settings)
+    assert not report.lost
+    assert not report.alarms
+    run = build(spark, settings, plan)
+    if serve:
+        publication.publish(settings, run.run_id, back=plan.full)
+    return run
+
+
+def assert_verified(spark: SparkSession, settings: Settings) -> None:
+    """What ``anabranch verify`` does finds no difference."""
+    assert verify(spark, settings).differences == []
 
 
 def query(settings: Settings, sql: str) -> list[Any]:

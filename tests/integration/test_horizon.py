@@ -1,21 +1,23 @@
 """Kafka lets go of records. The last test on a platform: plain Python has no whole log to fold afterwards."""
 
-import json
-
 import pytest
 from confluent_kafka import TopicPartition
+from pyspark.sql import SparkSession
 
+from batch.plan import Plan
 from changelog.topics import admin, start_offsets
 from runtime.settings import Settings
-from tests.services import query, run, served
+from tests.services import assert_verified, batch, query, run, served
 
 pytestmark = pytest.mark.integration
 
 
-def test_what_kafka_has_let_go_of_is_recomputed_from_the_archive_and_verified(platform: Settings) -> None:
+def test_what_kafka_has_let_go_of_is_recomputed_from_the_archive_and_verified(
+    platform: Settings, lake: SparkSession
+) -> None:
     run("wait")
     before = served(platform)
-    run("batch")
+    batch(lake, platform)
     archived = dict(query(platform, "SELECT topic || '/' || cast(kafka_partition AS varchar), kafka_offset "
                                     "FROM ops.public.archived"))  # fmt: skip
     places = [
@@ -27,6 +29,6 @@ def test_what_kafka_has_let_go_of_is_recomputed_from_the_archive_and_verified(pl
     for future in client.delete_records(places).values():
         future.result(30)
     assert sum(start for parts in start_offsets(platform).values() for start in parts.values()) > 1000
-    run("batch", "--full")
+    batch(lake, platform, Plan(full=True))
     assert served(platform).difference(before) == ""
-    assert json.loads(run("verify", "--json"))["differences"] == []
+    assert_verified(lake, platform)

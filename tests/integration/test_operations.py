@@ -4,12 +4,14 @@ import json
 import shutil
 
 import pytest
+from pyspark.sql import SparkSession
 
+from batch.plan import Plan
 from infra.services import data
 from runtime import ops
 from runtime.settings import Settings
 from serving import watch as watching
-from tests.services import assert_exact, feed, query, run, shop, until
+from tests.services import assert_exact, assert_verified, batch, feed, query, run, shop, until
 
 pytestmark = pytest.mark.integration
 
@@ -17,12 +19,12 @@ VIEWS = ("order_latest", "revenue", "traffic")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def served_from_both_sides(platform: Settings) -> None:
+def served_from_both_sides(platform: Settings, lake: SparkSession) -> None:
     """At least three publications of runs, and records beyond the boundary."""
     while len({row["run_id"] for row in json.loads(run("publications", "--json")) if row["snapshot"]}) < 3:
         feed(platform, shop(101, 400))
         run("wait")
-        run("batch")
+        batch(lake, platform)
     feed(platform, shop(104, 400))
     run("wait")
 
@@ -37,9 +39,9 @@ def test_a_recompute_from_raw_objects_agrees_with_what_is_served(platform: Setti
     assert_exact(platform)
 
 
-def test_a_comparison_names_the_rows_that_differ(platform: Settings) -> None:
+def test_a_comparison_names_the_rows_that_differ(platform: Settings, lake: SparkSession) -> None:
     """A run that claims more than it folded: its snapshot is that of an earlier publication."""
-    run("batch", "--no-publish", "--run-id", "claims")
+    batch(lake, platform, Plan(run_id="claims"), serve=False)
     with ops.connect(platform) as connection:
         early = connection.execute(
             "SELECT snapshot FROM publication_views WHERE view = 'traffic' AND snapshot IS NOT NULL "
@@ -63,7 +65,9 @@ def test_a_comparison_names_the_rows_that_differ(platform: Settings) -> None:
         connection.execute("DELETE FROM runs WHERE run_id = 'claims'")
 
 
-def test_history_from_any_position_is_folded_elsewhere_and_nothing_served_changes(platform: Settings) -> None:
+def test_history_from_any_position_is_folded_elsewhere_and_nothing_served_changes(
+    platform: Settings, lake: SparkSession
+) -> None:
     before = query(platform, "SELECT view, publication FROM serving.boundary ORDER BY view")
     middle = {
         "changelog.event": {
@@ -101,7 +105,7 @@ def test_rollback_goes_to_a_publication_by_number_and_once_for_each_request(plat
     assert_exact(platform)
 
 
-def test_maintenance_retires_what_is_old_and_keeps_what_is_served(platform: Settings) -> None:
+def test_maintenance_retires_what_is_old_and_keeps_what_is_served(platform: Settings, lake: SparkSession) -> None:
     """The platform serves an old publication (see the test before): it stays, its neighbours go."""
     listed = json.loads(run("publications", "--json"))
     served = {row["publication"] for row in listed if row["served"]}
@@ -117,12 +121,12 @@ def test_maintenance_retires_what_is_old_and_keeps_what_is_served(platform: Sett
     run("rollback", "--to", str(min(gone)), status=1)
     again = json.loads(run("maintenance", "--json", ANABRANCH_BATCH__KEEP_PUBLICATIONS="2"))
     assert (again["retired"], again["refs"]) == (0, 0)
-    run("batch")
-    assert json.loads(run("verify", "--json"))["differences"] == []
+    batch(lake, platform)
+    assert_verified(lake, platform)
 
 
 def test_watch_measures_every_layer_and_tells_of_what_is_late_once(
-    platform: Settings, monkeypatch: pytest.MonkeyPatch
+    platform: Settings, lake: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("wait")
     assert set(watching.watch(platform).lag) == {"archiver", "speed", "ingest", "boundary"}
@@ -133,7 +137,7 @@ def test_watch_measures_every_layer_and_tells_of_what_is_late_once(
     strict = Settings()
     assert set(watching.watch(strict).alerts) == {"boundary is late"}
     watching.watch(strict)
-    run("batch")
+    batch(lake, platform)
     assert watching.watch(strict).alerts == {}
     with ops.connect(platform) as connection:
         row = connection.execute("SELECT told, ended_at FROM alerts WHERE alert = 'boundary is late'").fetchone()
@@ -142,7 +146,7 @@ def test_watch_measures_every_layer_and_tells_of_what_is_late_once(
     assert row["ended_at"]
 
 
-def test_a_lost_database_comes_back_from_its_backup(platform: Settings) -> None:
+def test_a_lost_database_comes_back_from_its_backup(platform: Settings, lake: SparkSession) -> None:
     """PostgreSQL's files are gone. The lake went on after the backup, and so did the log."""
     run("backup")
     feed(platform, shop(106, 400))
@@ -156,5 +160,5 @@ def test_a_lost_database_comes_back_from_its_backup(platform: Settings) -> None:
     run("up")
     feed(platform, shop(107, 400))
     assert_exact(platform)
-    run("batch")
-    assert json.loads(run("verify", "--json"))["differences"] == []
+    batch(lake, platform)
+    assert_verified(lake, platform)

@@ -4,22 +4,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from batch.plan import Plan
 from batch.quality import check_archive
 from runtime.errors import QualityError
 from runtime.settings import Settings
-from tests.services import assert_exact, feed, query, run, shop
+from tests.services import assert_exact, assert_verified, batch, feed, query, shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
 
-def test_offsets_that_are_missing_are_named_and_the_remedy_brings_them_back(platform: Settings) -> None:
+def test_offsets_that_are_missing_are_named_and_the_remedy_brings_them_back(
+    platform: Settings, lake: SparkSession
+) -> None:
     def asked(sql: str) -> Sequence[Sequence[Any]]:
         return query(platform, sql)
 
     feed(platform, shop(seed=401, records=400))
     assert_exact(platform)
-    run("batch")
+    batch(lake, platform)
     assert set(check_archive(asked, platform).values()) == {0}, "nothing is new since the publication"
 
     ((partition, first),) = query(
@@ -36,7 +40,7 @@ def test_offsets_that_are_missing_are_named_and_the_remedy_brings_them_back(plat
     assert 'DROP TABLE lake.archive."order"' in str(refused.value)
     assert "anabranch batch --full" in str(refused.value)
     query(platform, 'DROP TABLE lake.archive."order"')
-    run("batch", "--full")
+    batch(lake, platform, Plan(full=True))
     check_archive(asked, platform)
-    run("verify")
+    assert_verified(lake, platform)
     assert_exact(platform)

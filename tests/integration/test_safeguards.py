@@ -1,33 +1,33 @@
 """What is refused, however it comes about: two codes in one view, builds in each other's way, going back unasked."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyspark.sql import SparkSession
 
 from batch.batch_table import batch_name, write_run
+from batch.plan import Plan
 from runtime import ops
 from runtime.settings import Settings
 from serving import watch as watching
-from tests.services import assert_exact, feed, query, run, shop
+from tests.services import assert_exact, assert_verified, batch, feed, query, run, shop
 from views.registry import view_named
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module", autouse=True)
-def served_from_both_sides(platform: Settings) -> None:
+def served_from_both_sides(platform: Settings, lake: SparkSession) -> None:
     feed(platform, shop(seed=201, records=300))
     run("wait")
-    run("batch")
+    batch(lake, platform)
 
 
-def test_two_codes_are_never_put_into_one_view(platform: Settings) -> None:
+def test_two_codes_are_never_put_into_one_view(platform: Settings, lake: SparkSession) -> None:
     before = query(platform, "SELECT view, publication FROM serving.boundary ORDER BY view")
     feed(platform, shop(seed=202, records=100))
     run("wait")
-    run("batch", "--no-publish", "--run-id", "same_code")
+    batch(lake, platform, Plan(run_id="same_code"), serve=False)
     with ops.connect(platform) as connection:
         connection.execute("UPDATE generations SET code_version = 'another'")
         try:
@@ -61,18 +61,18 @@ def test_builds_of_one_name_at_one_time_each_add_to_what_they_were_made_from(
     assert counted == [rows + 3, rows + 5]
 
 
-def test_a_recompute_that_ends_behind_the_schedule_is_published_once(platform: Settings) -> None:
-    run("batch", "--full", "--no-publish", "--run-id", "slow")
+def test_a_recompute_that_ends_behind_the_schedule_is_published_once(platform: Settings, lake: SparkSession) -> None:
+    batch(lake, platform, Plan(full=True, run_id="slow"), serve=False)
     feed(platform, shop(seed=203, records=200))
     run("wait")
-    run("batch")
+    batch(lake, platform)
     feed(platform, shop(seed=204, records=100))
     run("publish", "slow")
     assert query(platform, "SELECT DISTINCT run_id FROM serving.boundary") == [["slow"]]
     assert_exact(platform)
-    run("batch")
+    batch(lake, platform)
     assert "rollback" in run("publish", "slow", status=1, error=True)
-    assert json.loads(run("verify", "--json"))["differences"] == []
+    assert_verified(lake, platform)
 
 
 def test_a_service_that_failed_is_told_of_and_has_still_reached_its_position(platform: Settings) -> None:

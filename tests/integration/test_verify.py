@@ -14,18 +14,18 @@ from runtime.settings import Settings
 from serving import publication
 from serving.published import current
 from serving.verify import verify
-from tests.services import feed, run, shop
+from tests.services import batch, feed, run, shop
 from views.registry import view_named
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture(scope="module", autouse=True)
-def both_sides(platform: Settings) -> None:
+def both_sides(platform: Settings, lake: SparkSession) -> None:
     """Records below the boundary and beyond it."""
     feed(platform, shop(11, 600))
     run("wait")
-    run("batch")
+    batch(lake, platform)
     feed(platform, shop(12, 600))
     run("wait")
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batch.build import RESERVED, Plan, parse_since
+from batch.plan import RESERVED, Plan, parse_since
 from runtime.errors import TerminalError
 
 pytestmark = pytest.mark.unit
