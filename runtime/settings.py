@@ -156,10 +156,12 @@ class Airflow(_Section):
 
 
 class Spark(_Section):
-    """Where Spark runs and where its extra jars are (one directory, filled by ``anabranch up``)."""
+    """Where Spark runs, where its extra jars are (one directory, filled by ``anabranch up``), and what its drivers' JVMs
+    are told besides what we need."""
 
     master: str = "local[2]"
     jars: Path = Path("jars")
+    java_options: str = ""
 
 
 Profile = Literal["core", "full"]

@@ -9,7 +9,7 @@ def submit_conf(settings: Settings, driver_memory: str) -> dict[str, str]:
     conf = {
         "spark.driver.memory": driver_memory,
         "spark.driver.extraClassPath": jars,
-        "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -XX:+UseParallelGC",
+        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -XX:+UseParallelGC {settings.spark.java_options}".strip(),
         "spark.executor.extraClassPath": jars,
     }
     if is_local(settings):
