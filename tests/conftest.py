@@ -33,6 +33,7 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Settings]:
         patch.setenv("ANABRANCH_SPEED__TRIGGER_SECONDS", "0.5")
         patch.setenv("ANABRANCH_BATCH__IDLE_SECONDS", "15")
         patch.setenv("ANABRANCH_BATCH__RETRY_SECONDS", "1")
+        patch.setenv("ANABRANCH_SPARK__JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")  # jobs that are over before it pays
         lines: list[str] = []
         try:
             yield local_platform.up(lines.append)
