@@ -6,10 +6,11 @@ from runtime.settings import Settings
 def submit_conf(settings: Settings, driver_memory: str) -> dict[str, str]:
     """Configuration for ``spark-defaults.conf``, or for a session that starts its own JVM. Holds no secret."""
     jars = str(settings.spark.jars / "*")
+    options = f"-Duser.timezone=UTC -XX:+UseParallelGC {settings.spark.java_options}"
     conf = {
         "spark.driver.memory": driver_memory,
         "spark.driver.extraClassPath": jars,
-        "spark.driver.extraJavaOptions": f"-Duser.timezone=UTC -XX:+UseParallelGC {settings.spark.java_options}".strip(),
+        "spark.driver.extraJavaOptions": options.strip(),
         "spark.executor.extraClassPath": jars,
     }
     if is_local(settings):
