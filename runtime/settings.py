@@ -156,8 +156,8 @@ class Airflow(_Section):
 
 
 class Spark(_Section):
-    """Where Spark runs, where its extra jars are (one directory, filled by ``anabranch up``), and further options for the
-    JVMs of its drivers."""
+    """Where Spark runs, where its extra jars are (one directory, filled by ``anabranch up``), and further options for
+    the JVMs of its drivers."""
 
     master: str = "local[2]"
     jars: Path = Path("jars")
