@@ -138,33 +138,46 @@ def _measures(view: View) -> list[str]:
     return [read.name for read in view.reads if read.name not in keys]
 
 
-def _joined(view: View, old: Pin, new: Pin) -> str:
+def _paired(view: View, old: Pin, new: Pin) -> str:
+    """Both sides by key: whether it is there (``o``, ``n``), and each measure as ``<name>_served`` and ``<name>_run``.
+
+    Grouped and not joined, because keys may be null, and Trino joins what IS NOT DISTINCT by comparing all with all.
+    """
     columns = ", ".join(f"{expression} AS {name}" for name, expression in sql.comparable(view).items())
-    on = " AND ".join(f"o.{key} IS NOT DISTINCT FROM n.{key}" for key in _keys(view))
-    sides = [f"(SELECT {columns}, true AS here FROM ({sql.merged(view, pin)}))" for pin in (old, new)]
-    return f"{sides[0]} o FULL JOIN {sides[1]} n ON {on}"
+    sides = [
+        f"SELECT {columns}, {here} AS served FROM ({sql.merged(view, pin)})"
+        for here, pin in (("true", old), ("false", new))
+    ]
+    measures = "".join(
+        f", arbitrary({name}) FILTER (WHERE {here}) AS {name}_{side}"
+        for name in _measures(view)
+        for here, side in (("served", "served"), ("NOT served", "run"))
+    )
+    keys = ", ".join(_keys(view))
+    return (
+        f"SELECT {keys}, bool_or(served) AS o, bool_or(NOT served) AS n{measures}\n"
+        f"FROM ({sides[0]} UNION ALL {sides[1]})\nGROUP BY {keys}"
+    )
 
 
 def _differ(measure: str) -> str:
-    return f"o.{measure} IS DISTINCT FROM n.{measure}"
+    return f"{measure}_served IS DISTINCT FROM {measure}_run"
 
 
 def _counts(view: View, old: Pin, new: Pin) -> str:
-    both = "o.here AND n.here"
     changed = " OR ".join(_differ(measure) for measure in _measures(view)) or "false"
-    each = "".join(f", count_if({both} AND {_differ(measure)})" for measure in _measures(view))
+    each = "".join(f", count_if(o AND n AND {_differ(measure)})" for measure in _measures(view))
     return (
-        f"SELECT count(*), count_if(n.here IS NULL), count_if(o.here IS NULL), count_if({both} AND ({changed})){each} "
-        f"FROM {_joined(view, old, new)}"
+        f"SELECT count(*), count_if(NOT n), count_if(NOT o), count_if(o AND n AND ({changed})){each} "
+        f"FROM ({_paired(view, old, new)})"
     )
 
 
 def _differences(view: View, old: Pin, new: Pin) -> str:
     """Rows that differ: the key, and each measure as it is served and as the run has it."""
-    keys = ", ".join(f"coalesce(o.{key}, n.{key}) AS {key}" for key in _keys(view))
-    measures = "".join(f", o.{name} AS {name}_served, n.{name} AS {name}_run" for name in _measures(view))
-    changed = " OR ".join(["o.here IS NULL", "n.here IS NULL", *(_differ(measure) for measure in _measures(view))])
-    return f"SELECT {keys}{measures} FROM {_joined(view, old, new)} WHERE {changed}"
+    measures = "".join(f", {name}_served, {name}_run" for name in _measures(view))
+    changed = " OR ".join(["NOT o", "NOT n", *(_differ(measure) for measure in _measures(view))])
+    return f"SELECT {', '.join(_keys(view))}{measures} FROM ({_paired(view, old, new)}) WHERE {changed}"
 
 
 def _late_copies(lake: TrinoConnection, view: View, served: Served, until: int, cut: Vector) -> int:
