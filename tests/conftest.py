@@ -49,7 +49,7 @@ def lake(platform: Settings) -> Iterator[SparkSession]:
     """A Spark session on the platform's lake, in the test process."""
     conf = {
         "spark.sql.shuffle.partitions": "2",
-        f"spark.sql.catalog.{CATALOG}.retryable_status_codes": "57P01",  # a test ends PostgreSQL under its connections
+        f"spark.sql.catalog.{CATALOG}.retryable_status_codes": "57P01,08003,08006",  # a test ends PostgreSQL under it
     }
     made = session(platform, "tests", "2g", conf)
     yield made
