@@ -19,7 +19,8 @@ DAYS = settings.airflow.keep_days
 
 CLEAN = f"""\
 set -euo pipefail
-unset AIRFLOW__DATABASE__SQL_ALCHEMY_CONN  # tasks are kept from the metadata; this one is about nothing else
+# tasks are kept from the metadata by these; this one is about nothing else
+unset AIRFLOW__DATABASE__SQL_ALCHEMY_CONN AIRFLOW__CORE__SQL_ALCHEMY_CONN
 before=$(date --utc --date='{DAYS} days ago' --iso-8601=seconds)
 airflow db clean --yes --skip-archive --clean-before-timestamp "$before"
 logs=$(airflow config get-value logging base_log_folder)
