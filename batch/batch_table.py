@@ -52,11 +52,28 @@ def write_run(
     """Append ``slice_`` on a branch from snapshot ``base`` (None: from the empty one), tag it, drop the branch.
 
     Returns the id of the snapshot. A second call with the same ``run_id`` makes another snapshot with a tag of its own
-    (the first may be served already), also while the first still runs: each has a branch of its own. Raises
-    ConflictError if the branch was taken away meanwhile (Iceberg then writes on the head of the table instead).
+    (the first may be served already), also while the first still runs: each has a branch of its own, and who is done
+    first clears away after all. Raises ConflictError if others kept being first.
     """
-    branch = f"branch_{run_id}_{uuid.uuid4().hex[:8]}"
     start = base if base is not None else _ref(spark, name, EMPTY_TAG)
+    for _ in range(ATTEMPTS):
+        snapshot = _append(spark, name, f"branch_{run_id}_{uuid.uuid4().hex[:8]}", start, slice_, properties)
+        if snapshot is not None:
+            break
+    else:
+        raise ConflictError(f"{name}: the branch of run {run_id} was taken away while it was written; run it again")
+    _alter(spark, f"ALTER TABLE {name} CREATE TAG IF NOT EXISTS run_{run_id}_{snapshot} AS OF VERSION {snapshot}")
+    for row in spark.sql(f"SELECT name FROM {name}.refs WHERE type = 'BRANCH'").collect():
+        if row["name"].startswith(f"branch_{run_id}_"):  # this one, and those of attempts that were killed
+            _alter(spark, f"ALTER TABLE {name} DROP BRANCH IF EXISTS {row['name']}")
+    return snapshot
+
+
+def _append(
+    spark: SparkSession, name: str, branch: str, start: int | None, slice_: DataFrame, properties: Mapping[str, str]
+) -> int | None:
+    """Append ``slice_`` on a new branch from snapshot ``start``. Returns the id of the snapshot, or None if the branch
+    was taken away meanwhile: then Iceberg has written on the head of the table, which means nothing."""
     _alter(spark, f"ALTER TABLE {name} CREATE OR REPLACE BRANCH {branch} AS OF VERSION {start}")
     writer = slice_.writeTo(f"{name}.branch_{branch}")
     for key, value in properties.items():
@@ -64,13 +81,7 @@ def write_run(
     writer.append()
     snapshot = _ref(spark, name, branch)
     written = spark.sql(f"SELECT parent_id FROM {name}.snapshots WHERE snapshot_id = {snapshot or 0}").first()
-    if snapshot is None or written is None or written["parent_id"] != start:
-        raise ConflictError(f"{name}: the branch of run {run_id} was taken away while it was written; run it again")
-    _alter(spark, f"ALTER TABLE {name} CREATE TAG IF NOT EXISTS run_{run_id}_{snapshot} AS OF VERSION {snapshot}")
-    for row in spark.sql(f"SELECT name FROM {name}.refs WHERE type = 'BRANCH'").collect():
-        if row["name"].startswith(f"branch_{run_id}_"):  # this one, and those of attempts that were killed
-            _alter(spark, f"ALTER TABLE {name} DROP BRANCH IF EXISTS {row['name']}")
-    return snapshot
+    return snapshot if written is not None and written["parent_id"] == start else None
 
 
 def _alter(spark: SparkSession, statement: str) -> None:
