@@ -93,11 +93,13 @@ class Archiver(_Section):
 
 
 class Speed(_Section):
-    """The streaming application. ``horizon_seconds``: how far apart duplicates are still recognised."""
+    """The streaming application. ``horizon_seconds``: how far apart duplicates are still recognised. ``bucket_epochs``:
+    epochs in one partition of the speed table, the unit in which old rows are deleted; holds for new tables."""
 
     trigger_seconds: float = 2.0
     max_offsets_per_trigger: int = 100_000
     horizon_seconds: int = 3600
+    bucket_epochs: Literal[16, 64, 256, 1024] = 256
     driver_memory: str = "1g"
     ui_port: int = 0
     """Port of Spark's user interface; 0: none."""

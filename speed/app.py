@@ -89,7 +89,7 @@ def run(settings: Settings, heartbeat: Heartbeat) -> int:
     ui = {"spark.ui.enabled": "true", "spark.ui.port": str(settings.speed.ui_port)} if settings.speed.ui_port else {}
     spark = session(settings, "anabranch-speed", settings.speed.driver_memory, {**STREAM_CONF, **ui})
     fold = Fold([JOURNAL, BAD_RECORDS, *(view.contribution for view in views_of(PIPELINE))])
-    ensure_table(spark, PIPELINE, fold.contributions)
+    ensure_table(spark, PIPELINE, fold.contributions, settings.speed.bucket_epochs)
     with connect(settings) as ops:
         generation = resume(settings, ops, PIPELINE, lambda number: _has_epochs(spark, number))
     for earlier in generation.identities(settings).parent.glob("[0-9]*"):
@@ -150,7 +150,7 @@ def start(
         faults.point("speed.before-commit")
         produced.writeTo(table).overwrite((F.col("generation") == generation.number) & (F.col("epoch") == epoch))
         faults.point("speed.after-commit")
-        compact(batch.sparkSession, table, generation.number, epoch)
+        compact(batch.sparkSession, table, generation.number, epoch, settings.speed.bucket_epochs)
 
     return (
         contributions(spark, settings, generation, fold)

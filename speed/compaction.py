@@ -1,8 +1,8 @@
 """Compaction of the speed table, done by the stream itself: it is the only writer of new epochs, so nothing conflicts.
 
 An epoch is *closed* while a later one runs: Spark has noted it as done and never replays it. (A file that holds a
-replayed epoch together with others could not be replaced any more.) Small files of closed epochs are put together in
-two steps, every ``STEP`` epochs and once more at the end of a bucket, so a query opens few files at any time.
+replayed epoch together with others could not be replaced any more.) Files of closed epochs are put together by fours,
+the results by fours again, and so on up to a bucket, so a query opens few files at any time.
 """
 
 import logging
@@ -13,30 +13,32 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from runtime.spark import CATALOG
-from speed.table import BUCKET
 
 log = logging.getLogger("compaction")
 
-STEP = 16
+STEP = 4
 
 
-def closed_epochs(epoch: int) -> tuple[int, int] | None:
+def closed_epochs(epoch: int, bucket: int) -> tuple[int, int] | None:
     """Epochs (first, one past the last) to put together while ``epoch`` runs; None if it is not time.
 
     At the end of a bucket that is the bucket and the one before it, which is only looked at unless its own turn failed.
     """
-    if epoch == 0 or epoch % STEP:
-        return None
-    return max(0, epoch - (STEP if epoch % BUCKET else 2 * BUCKET)), epoch
+    if epoch and epoch % bucket == 0:
+        return max(0, epoch - 2 * bucket), epoch
+    size = 1
+    while epoch and epoch % (size * STEP) == 0:
+        size *= STEP
+    return (epoch - size, epoch) if 1 < size < bucket else None
 
 
-def compact(spark: SparkSession, table: str, generation: int, epoch: int) -> None:
+def compact(spark: SparkSession, table: str, generation: int, epoch: int, bucket: int) -> None:
     """Put files of closed epochs together if it is time, in one commit that changes no row.
 
     A second call finds nothing to do. What goes wrong is logged and tried again with the bucket: small files are slow,
     never wrong.
     """
-    closed = closed_epochs(epoch)
+    closed = closed_epochs(epoch, bucket)
     if closed is None:
         return
     where = f"generation = {generation} AND epoch >= {closed[0]} AND epoch < {closed[1]}"

@@ -8,9 +8,6 @@ from runtime.errors import ContractError
 from runtime.spark import CATALOG, spark_type
 from views.algebra import Contribution
 
-BUCKET = 64
-"""Epochs in one partition of the table. Maintenance touches closed buckets only."""
-
 PROPERTIES = {
     "format-version": "2",
     "write.distribution-mode": "none",
@@ -31,8 +28,10 @@ def struct_ddl(contribution: Contribution) -> str:
     return "struct<" + ", ".join(f"{field.name}: {field.type}" for field in contribution.fields) + ">"
 
 
-def ensure_table(spark: SparkSession, pipeline: str, contributions: Sequence[Contribution]) -> None:
+def ensure_table(spark: SparkSession, pipeline: str, contributions: Sequence[Contribution], bucket: int) -> None:
     """Create the pipeline's table, or add the struct columns of new views. A second call changes nothing.
+
+    ``bucket``: epochs in one partition.
 
     Raises ContractError if the columns of a view have changed.
     """
@@ -42,7 +41,7 @@ def ensure_table(spark: SparkSession, pipeline: str, contributions: Sequence[Con
     properties = ", ".join(f"'{key}' = '{value}'" for key, value in PROPERTIES.items())
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {name} (generation int NOT NULL, epoch bigint NOT NULL, view string NOT NULL, "
-        f"{columns}) USING iceberg PARTITIONED BY (generation, truncate({BUCKET}, epoch)) TBLPROPERTIES ({properties})"
+        f"{columns}) USING iceberg PARTITIONED BY (generation, truncate({bucket}, epoch)) TBLPROPERTIES ({properties})"
     )
     there = {field.name: field.dataType.simpleString() for field in spark.table(name).schema.fields}
     for contribution in contributions:

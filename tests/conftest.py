@@ -31,6 +31,7 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Settings]:
         patch.setenv("ANABRANCH_AIRFLOW__CLEANUP_SCHEDULE", "")
         patch.setenv("ANABRANCH_ARCHIVER__MAX_AGE_SECONDS", "2")  # nobody wants to wait for either
         patch.setenv("ANABRANCH_SPEED__TRIGGER_SECONDS", "0.5")
+        patch.setenv("ANABRANCH_SPEED__BUCKET_EPOCHS", "16")
         patch.setenv("ANABRANCH_BATCH__IDLE_SECONDS", "15")
         patch.setenv("ANABRANCH_BATCH__RETRY_SECONDS", "1")
         patch.setenv("ANABRANCH_SPARK__JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")  # jobs that are over before it pays

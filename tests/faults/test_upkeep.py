@@ -12,12 +12,11 @@ from changelog.producer import ChangelogProducer
 from changelog.sources.simulate import Shop
 from runtime.settings import Settings
 from speed.compaction import STEP
-from speed.table import BUCKET
 from tests.services import assert_exact, query, run, until
 
 pytestmark = pytest.mark.faults
 
-BUCKETS = 2
+BUCKETS = 4
 """How many buckets of epochs the stream fills meanwhile."""
 
 
@@ -45,12 +44,12 @@ def test_maintenance_every_few_seconds_under_a_running_stream(busy: Settings, la
 
     shop = threading.Thread(target=sell)
     shop.start()
-    reports, began, published = [], epochs(busy), 0
+    reports, began, published, bucket = [], epochs(busy), 0, busy.speed.bucket_epochs
     try:
         deadline = time.monotonic() + 900
-        while (now := epochs(busy)) < began + BUCKETS * BUCKET:
+        while (now := epochs(busy)) < began + BUCKETS * bucket:
             assert time.monotonic() < deadline, f"the stream got no further than epoch {now}"
-            if now - began > published * BUCKET // 2 and published < 4:
+            if now - began > published * bucket and published < 4:
                 run("batch", "--patience", "0")
                 published += 1
             reports.append(maintain(lake, busy))
@@ -66,6 +65,6 @@ def test_maintenance_every_few_seconds_under_a_running_stream(busy: Settings, la
     doubled = "SELECT 1 FROM ops.epochs GROUP BY generation, epoch, topic, kafka_partition HAVING count(*) > 1"
     assert query(busy, f"SELECT count(*) FROM ({doubled})") == [[0]]
     files = query(busy, 'SELECT count(*) FROM lake.speed."main$files"')[0][0]
-    kept = query(busy, "SELECT count(DISTINCT epoch / 64) FROM ops.epochs")[0][0]
-    assert files <= kept + BUCKET // STEP + STEP, "files are not put together"
+    kept = query(busy, f"SELECT count(DISTINCT epoch / {bucket}) FROM ops.epochs")[0][0]
+    assert files <= kept + 3 * STEP, "files are not put together"
     assert json.loads(run("verify", "--json"))["differences"] == []
