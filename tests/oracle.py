@@ -66,6 +66,20 @@ class Oracle:
         else:
             self.entities[entity].pop((guest, row["ref"]), None)
 
+    def guest_latest(self) -> set[tuple[Any, ...]]:
+        """(ref, first_name, email, country) of every guest that is there."""
+        return {
+            (ref, g.get("firstName"), g.get("email"), g.get("country"))
+            for (_, ref), g in self.entities["guest"].items()
+        }
+
+    def session_latest(self) -> set[tuple[Any, ...]]:
+        """(guest_ref, ref, channel, started_at, ended_at) of every session that is there."""
+        return {
+            (guest, ref, s["channel"], when(s["startedAt"]), when(s["endedAt"]) if s.get("endedAt") else None)
+            for (guest, ref), s in self.entities["session"].items()
+        }
+
     def order_latest(self) -> set[tuple[Any, ...]]:
         """(guest_ref, ref, status, country, currency, total) of every order that is there."""
         return {
@@ -82,10 +96,32 @@ class Oracle:
                 groups[hour, order.get("country"), order["currency"]].append(money(order["total"]))
         return {(*key, len(totals), sum(totals, Decimal(0))) for key, totals in groups.items()}
 
+    def guest_spend(self) -> set[tuple[Any, ...]]:
+        """(guest_ref, currency, orders, total_spend)."""
+        groups: dict[tuple[str, str], list[Decimal]] = defaultdict(list)
+        for (guest, _), order in self.entities["order"].items():
+            if order["status"] != "CANCELLED":
+                groups[guest, order["currency"]].append(money(order["total"]))
+        return {(*key, len(totals), sum(totals, Decimal(0))) for key, totals in groups.items()}
+
+    def product_sales(self) -> set[tuple[Any, ...]]:
+        """(day, sku, currency, quantity, revenue)."""
+        groups: dict[tuple[Any, ...], list[tuple[Decimal, Decimal]]] = defaultdict(list)
+        for order in self.entities["order"].values():
+            if order["status"] != "CANCELLED":
+                for item in order["items"]:
+                    quantity, price = money(item["quantity"]), money(item["unitPrice"])
+                    key = (when(order["createdAt"]).date(), item["sku"], order["currency"])
+                    groups[key].append((quantity, money(quantity * price)))
+        return {
+            (*key, sum((q for q, _ in rows), Decimal(0)), sum((v for _, v in rows), Decimal(0)))
+            for key, rows in groups.items()
+        }
+
     def traffic(self) -> set[tuple[Any, ...]]:
-        """(minute, type, channel, events)."""
-        groups: dict[tuple[Any, ...], int] = defaultdict(int)
+        """(minute, type, channel, events, guests); guests counted one by one."""
+        groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
         for event in self.events:
             minute = when(event["createdAt"]).replace(second=0, microsecond=0)
-            groups[minute, event["type"], event["channel"]] += 1
-        return {(*key, number) for key, number in groups.items()}
+            groups[minute, event["type"], event["channel"]].append(event["guestRef"])
+        return {(*key, len(guests), len(set(guests))) for key, guests in groups.items()}

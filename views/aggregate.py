@@ -81,6 +81,52 @@ class Average:
         return (Read(self.name, f"{self.of.name} / rows", self.comment),)
 
 
+@dataclass(frozen=True)
+class Distinct:
+    """About how many different values an expression has: HyperLogLog, standard error 1.6 %. Null does not count."""
+
+    name: str
+    expression: str
+    comment: str
+    retractable = False
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        field = Field(self.name, "binary", f"{self.comment}; a HyperLogLog of Trino")
+        return (State(field, f"if({self.expression} IS NULL, NULL, xxhash64({self.expression}))", "distinct"),)
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        return (Read(self.name, f"cardinality(CAST({self.name} AS HyperLogLog))", self.comment),)
+
+
+@dataclass(frozen=True)
+class Smallest:
+    """The smallest value of an expression."""
+
+    name: str
+    expression: str
+    type: str
+    comment: str
+    reducer: str = field(default="min", init=False)
+    retractable = False
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        return (State(Field(self.name, self.type, self.comment), self.expression, self.reducer),)
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        return (Read(self.name, self.name, self.comment),)
+
+
+@dataclass(frozen=True)
+class Largest(Smallest):
+    """The largest value of an expression."""
+
+    reducer: str = field(default="max", init=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(View):
     """A view of groups: ``keys`` and ``measures`` over the weighted rows of one entity for which ``where`` holds.

@@ -15,16 +15,36 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-REDUCERS: Mapping[str, str] = {
-    "sum": "sum({0})",
-    "min": "min({0})",
-    "max": "max({0})",
-    "newest": "max_by({0}, {1})",
-}
-"""SQL that Spark and Trino both read; {0} is the column, {1} the offset that orders versions.
 
-Every reducer is associative and commutative, which is the whole condition for a view to be exact in two layers.
-"""
+@dataclass(frozen=True)
+class Reducer:
+    """How the inputs of one key become a partial state, and partial states one.
+
+    ``fold`` is Spark SQL over the inputs, ``add`` Trino SQL over partial states (Spark reads it too, unless
+    :mod:`views.fold` knows better); {0} is the column, {1} the offset that orders versions. ``input`` is the type of
+    the inputs where it is not the state's, ``folded`` that of what ``fold`` gives before it is encoded.
+    """
+
+    fold: str
+    add: str
+    input: str | None = None
+    folded: str | None = None
+
+
+def _same(sql: str) -> Reducer:
+    return Reducer(sql, sql)
+
+
+REDUCERS: Mapping[str, Reducer] = {
+    "sum": _same("sum({0})"),
+    "min": _same("min({0})"),
+    "max": _same("max({0})"),
+    "newest": _same("max_by({0}, {1})"),
+    "distinct": Reducer(
+        "collect_set({0})", "CAST(merge(CAST({0} AS HyperLogLog)) AS varbinary)", "bigint", "array<bigint>"
+    ),
+}
+"""Every reducer is associative and commutative, which is the whole condition for a view to be exact in two layers."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +137,7 @@ class View(ABC):
         """
         keys = [key.field.name for key in self.contribution.keys]
         sums = [
-            f"{REDUCERS[state.reducer].format(state.field.name, 'kafka_offset')} AS {state.field.name}"
+            f"{REDUCERS[state.reducer].add.format(state.field.name, 'kafka_offset')} AS {state.field.name}"
             for state in self.contribution.states
         ]
         union = "\n  UNION ALL\n  ".join(parts)

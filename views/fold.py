@@ -5,15 +5,22 @@ views share, so that the width of the aggregation grows with the widest view and
 """
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from views.algebra import REDUCERS, Contribution, Field
+from views.algebra import REDUCERS, Contribution, Field, State
+from views.hyperloglog import encoded, merged
 
 _PAYLOAD = "newest"
+
+ENCODE: Mapping[str, Callable[[Column], Column]] = {"distinct": encoded}
+"""What makes a partial state of what the reducer gives, where that is not the state itself."""
+
+MERGE: Mapping[str, Callable[[Column], Column]] = {"distinct": lambda states: merged(F.collect_list(states))}
+"""How partial states are joined, where SQL that Trino reads as well does not say it."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +40,7 @@ class Fold:
     def __init__(self, contributions: Iterable[Contribution]) -> None:
         self.contributions = tuple(contributions)
         self._slots: dict[str, _Slot] = {}
-        self._places: dict[str, list[tuple[Field, str]]] = {}
+        self._places: dict[str, list[tuple[Field, str, str | None]]] = {}
         self._inputs: dict[str, dict[str, str]] = {}
         for contribution in self.contributions:
             self._place(contribution)
@@ -51,7 +58,7 @@ class Fold:
 
     def _place(self, contribution: Contribution) -> None:
         used: dict[tuple[str, str], int] = {}
-        places: list[tuple[Field, str]] = []
+        places: list[tuple[Field, str, str | None]] = []
         inputs: dict[str, str] = {}
 
         def take(kind: str, type_: str, reducer: str | None, expression: str) -> str:
@@ -62,7 +69,7 @@ class Fold:
             return name
 
         for key in contribution.keys:
-            places.append((key.field, take("key", key.field.type, None, key.expression)))
+            places.append((key.field, take("key", key.field.type, None, key.expression), None))
         newest = [state for state in contribution.states if state.reducer == _PAYLOAD]
         if newest:
             type_ = "struct<" + ", ".join(f"{s.field.name}: {s.field.type}" for s in newest) + ">"
@@ -70,9 +77,11 @@ class Fold:
             payload = take(_PAYLOAD, type_, _PAYLOAD, f"named_struct({fields})")
         for state in contribution.states:
             if state.reducer == _PAYLOAD:
-                places.append((state.field, f"{payload}.{state.field.name}"))
+                places.append((state.field, f"{payload}.{state.field.name}", None))
             else:
-                places.append((state.field, take(state.reducer, state.field.type, state.reducer, state.expression)))
+                type_ = REDUCERS[state.reducer].input or state.field.type
+                slot = take(state.reducer, type_, state.reducer, state.expression)
+                places.append((state.field, slot, state.reducer))
         self._places[contribution.name] = places
         self._inputs[contribution.name] = inputs
 
@@ -87,13 +96,16 @@ class Fold:
                 f"'{slot.name}', cast({inputs.get(slot.name, 'null')} AS {slot.type})" for slot in self._slots.values()
             ]
             struct = f"named_struct({', '.join(fields)})"
-            array = f"transform({contribution.unnest}, item -> {struct})" if contribution.unnest else f"array({struct})"
-            parts.append(f"if({contribution.condition}, {array}, cast(array() AS array<struct<{type_}>>))")
+            none = f"cast(array() AS array<struct<{type_}>>)"
+            array = f"array({struct})"
+            if contribution.unnest:
+                array = f"coalesce(transform({contribution.unnest}, item -> {struct}), {none})"
+            parts.append(f"if({contribution.condition}, {array}, {none})")
         return f"concat({', '.join(parts)})"
 
     def places(self, name: str) -> dict[str, str]:
         """Where the fields of one contribution are among the slots: field name → slot."""
-        return {field.name: place for field, place in self._places[name]}
+        return {field.name: place for field, place, _ in self._places[name]}
 
     @property
     def key_slots(self) -> list[str]:
@@ -106,7 +118,9 @@ class Fold:
     def reduced(self, contributed: DataFrame) -> DataFrame:
         """Contributions → one row for each view and key: ``view`` and the slots."""
         states = [
-            F.expr(REDUCERS[slot.reducer].format(slot.name, "position")).cast(slot.type).alias(slot.name)
+            F.expr(REDUCERS[slot.reducer].fold.format(slot.name, "position"))
+            .cast(REDUCERS[slot.reducer].folded or slot.type)
+            .alias(slot.name)
             for slot in self._slots.values()
             if slot.reducer is not None
         ]
@@ -114,7 +128,10 @@ class Fold:
 
     def columns(self, name: str) -> list[Column]:
         """The columns of one contribution's partial states, taken from the slots of reduced rows."""
-        return [F.col(place).cast(field.type).alias(field.name) for field, place in self._places[name]]
+        return [
+            ENCODE.get(reducer or "", _as_it_is)(F.col(place)).cast(field.type).alias(field.name)
+            for field, place, reducer in self._places[name]
+        ]
 
     def structs(self) -> list[Column]:
         """One struct column for each contribution, named like it, null on the rows of the others."""
@@ -153,10 +170,15 @@ def weighted(changes: DataFrame, keep: Sequence[str] = ()) -> DataFrame:
 
 def combine(contribution: Contribution, partials: DataFrame) -> DataFrame:
     """Partial states of one view → the same columns, one row for each key: what addition means for this view."""
-    states = [
-        F.expr(REDUCERS[state.reducer].format(state.field.name, "kafka_offset"))
-        .cast(state.field.type)
-        .alias(state.field.name)
-        for state in contribution.states
-    ]
+    states = [_joined(state).cast(state.field.type).alias(state.field.name) for state in contribution.states]
     return partials.groupBy(*(key.field.name for key in contribution.keys)).agg(*states)
+
+
+def _joined(state: State) -> Column:
+    if state.reducer in MERGE:
+        return MERGE[state.reducer](F.col(state.field.name))
+    return F.expr(REDUCERS[state.reducer].add.format(state.field.name, "kafka_offset"))
+
+
+def _as_it_is(column: Column) -> Column:
+    return column

@@ -1,6 +1,6 @@
 """What guests do, by minute, type and channel."""
 
-from views.aggregate import Aggregate, Count
+from views.aggregate import Aggregate, Count, Distinct
 from views.algebra import Field, Key
 
 VIEW = Aggregate(
@@ -14,5 +14,8 @@ VIEW = Aggregate(
         Key(Field("type", "string", "VIEW, SEARCH, ADD, …"), "type"),
         Key(Field("channel", "string", "WEB, MOBILE, EMAIL or CALL_CENTER"), "channel"),
     ),
-    measures=(Count("events", "number of events"),),
+    measures=(
+        Count("events", "number of events"),
+        Distinct("guests", "guest_ref", "about how many guests they are of"),
+    ),
 )

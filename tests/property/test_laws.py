@@ -32,8 +32,27 @@ READS: dict[str, tuple[str, Callable[[Oracle], set[str]]]] = {
         },
     ),
     "traffic": (
-        "concat_ws('|', unix_micros(minute), type, channel, rows)",
-        lambda oracle: {"|".join([_micros(m), t, c, str(n)]) for m, t, c, n in oracle.traffic()},
+        "concat_ws('|', unix_micros(minute), type, channel, rows, "  # a small sketch says how many it has seen
+        "conv(hex(concat(substring(guests, 4, 1), substring(guests, 3, 1))), 16, 10))",
+        lambda oracle: {"|".join([_micros(m), t, c, str(n), str(g)]) for m, t, c, n, g in oracle.traffic()},
+    ),
+    "guest_latest": (
+        "concat_ws('|', ref, coalesce(first_name, '-'), coalesce(email, '-'), coalesce(country, '-'))",
+        lambda oracle: {"|".join([r, f or "-", e or "-", c or "-"]) for r, f, e, c in oracle.guest_latest()},
+    ),
+    "session_latest": (
+        "concat_ws('|', guest_ref, ref, channel, unix_micros(started_at), coalesce(unix_micros(ended_at), '-'))",
+        lambda oracle: {
+            "|".join([g, r, c, _micros(s), _micros(e) if e else "-"]) for g, r, c, s, e in oracle.session_latest()
+        },
+    ),
+    "guest_spend": (
+        "concat_ws('|', guest_ref, currency, rows, total_spend)",
+        lambda oracle: {"|".join([g, c, str(n), f"{v:.4f}"]) for g, c, n, v in oracle.guest_spend()},
+    ),
+    "product_sales": (
+        "concat_ws('|', day, sku, currency, quantity, revenue)",
+        lambda oracle: {"|".join([str(d), s, c, f"{q:.4f}", f"{v:.4f}"]) for d, s, c, q, v in oracle.product_sales()},
     ),
 }
 """For each view: its merged states as text in Spark SQL, and the same text from the oracle."""

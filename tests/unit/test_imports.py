@@ -31,6 +31,8 @@ VIEWS_MAY = {
     "pyspark.sql.types",
     "pyspark.sql.Column",
     "pyspark.sql.DataFrame",
+    "numpy",
+    "numpy.typing.NDArray",
 }
 VIEWS_MAY_NOT = {
     "asyncio",
