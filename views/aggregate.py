@@ -1,11 +1,12 @@
 """Aggregates: dimensions and measures over weighted rows. They follow updates and deletes with no special case."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from runtime.errors import DefinitionError
-from views.algebra import Contribution, Field, Key, Read, State, View
+from views.algebra import REDUCERS, Contribution, Field, Key, Read, State, View
 
 ROWS = State(Field("rows", "bigint", "entities in this group, by weight; a group with none has ended"), "weight", "sum")
 
@@ -13,7 +14,7 @@ IMMUTABLE = frozenset({"event"})
 
 
 class Measure(Protocol):
-    """One figure of an aggregate."""
+    """One figure of an aggregate, or a few that share their states."""
 
     retractable: bool
     """False if it cannot take back: then it is allowed on immutable entities only."""
@@ -79,6 +80,58 @@ class Average:
     @property
     def reads(self) -> tuple[Read, ...]:
         return (Read(self.name, f"{self.of.name} / rows", self.comment),)
+
+
+GAMMA = 1.01 / 0.99
+"""Each bucket's upper bound is that much above its lower bound, so its middle is within 1 % of all that is in it."""
+
+_SHIFT = 1000
+"""Makes the numbers of buckets positive for amounts from 0.0001 on, so that their sign is that of the amounts."""
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Quantiles of an expression, within 1 % of a value that is there: a histogram with logarithmic buckets.
+
+    ``columns``: name → the share of the group that is not above it (0.5: the median). The bucket is one more key of the
+    partial states, so that a histogram is counts, which add up and can be taken back like any others.
+    """
+
+    name: str
+    expression: str
+    columns: Mapping[str, float]
+    comment: str
+    retractable = True
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        return ()
+
+    @property
+    def bucket(self) -> Key:
+        """Negative amounts are mirrored, 0 is 0."""
+        amount = f"cast({self.expression} AS double)"
+        number = f"cast({_SHIFT} + ceil(ln(abs({amount})) / {math.log(GAMMA)!r}) AS int)"
+        return Key(
+            Field(f"{self.name}_bucket", "int", f"bucket of the histogram of {self.name}"),
+            f"CASE WHEN {amount} = 0 THEN 0 WHEN {amount} > 0 THEN {number} ELSE -{number} END",
+        )
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        return tuple(Read(name, self._quantile(share), f"{self.comment}, within 1 %: {share:.0%} are not above it")
+                     for name, share in self.columns.items())  # fmt: skip
+
+    def _quantile(self, share: float) -> str:
+        """Trino SQL over the histogram: the middle of the bucket in which the entity of this rank is."""
+        step = "CAST(ROW({0}, {1}) AS ROW(seen bigint, bucket integer))"
+        bucket = (
+            f"reduce({self.name}_histogram, {step.format(0, 'NULL')}, (s, b) -> IF(s.bucket IS NOT NULL, s, "
+            f"{step.format('s.seen + b.number', f'IF(s.seen + b.number >= ceiling({share} * rows), b.bucket)')}), "
+            "s -> s.bucket)"
+        )
+        middle = f"{2 / (1 + GAMMA)!r} * power({GAMMA!r}, abs(bucket) - {_SHIFT})"
+        return f"CAST(element_at(transform(ARRAY[{bucket}], bucket -> sign(bucket) * {middle}), 1) AS decimal(18,4))"
 
 
 @dataclass(frozen=True)
@@ -155,7 +208,12 @@ class Aggregate(View):
     def contribution(self) -> Contribution:
         states = dict.fromkeys([ROWS, *(state for measure in self.measures for state in measure.states)])
         condition = f"topic = 'changelog.{self.entity}' AND weight <> 0 AND ({self.where})"
-        return Contribution(self.name, condition, tuple(self.keys), tuple(states), self.unnest)
+        keys = (*self.keys, *(measure.bucket for measure in self._histograms))
+        return Contribution(self.name, condition, keys, tuple(states), self.unnest)
+
+    @property
+    def _histograms(self) -> list[Quantiles]:
+        return [measure for measure in self.measures if isinstance(measure, Quantiles)]
 
     @property
     def reads(self) -> tuple[Read, ...]:
@@ -165,3 +223,21 @@ class Aggregate(View):
     @property
     def present(self) -> str:
         return "rows <> 0"
+
+    def read_sql(self, states: str) -> str:
+        """As :meth:`View.read_sql`; where there are histograms, their buckets are first put together."""
+        return super().read_sql(self._regrouped(states) if self._histograms else states)
+
+    def _regrouped(self, states: str) -> str:
+        keys = [key.field.name for key in self.keys]
+        sums = [
+            f"{REDUCERS[state.reducer].add.format(state.field.name, '')} AS {state.field.name}"
+            for state in self.contribution.states
+        ]
+        histograms = [
+            f"array_agg(CAST(ROW({name}_bucket, rows) AS ROW(bucket integer, number bigint)) ORDER BY {name}_bucket) "
+            f"FILTER (WHERE rows <> 0) AS {name}_histogram"
+            for name in (measure.name for measure in self._histograms)
+        ]
+        columns = ",\n  ".join([*keys, *sums, *histograms])
+        return f"SELECT\n  {columns}\nFROM (\n{states}\n)\nGROUP BY {', '.join(keys)}"

@@ -1,6 +1,6 @@
 """Revenue by hour, country and currency; cancelled orders do not count."""
 
-from views.aggregate import Aggregate, Average, Count, Sum
+from views.aggregate import Aggregate, Average, Count, Quantiles, Sum
 from views.algebra import Field, Key
 
 REVENUE = Sum("revenue", "total", "sum of the orders' totals, in the currency of the row")
@@ -19,5 +19,8 @@ VIEW = Aggregate(
         Count("orders", "orders that are not cancelled"),
         REVENUE,
         Average("average_order_value", REVENUE, "revenue / orders"),
+        Quantiles(
+            "order_value", "total", {"p50_order_value": 0.5, "p95_order_value": 0.95}, "quantile of the orders' totals"
+        ),
     ),
 )

@@ -26,15 +26,20 @@ READS: dict[str, tuple[str, Callable[[Oracle], set[str]]]] = {
         lambda oracle: {"|".join([g, r, s, c or "-", cur, f"{t:f}"]) for g, r, s, c, cur, t in oracle.order_latest()},
     ),
     "revenue": (
-        "concat_ws('|', unix_micros(hour), coalesce(country, '-'), currency, rows, revenue)",
+        "concat_ws('|', unix_micros(hour), coalesce(country, '-'), currency, order_value_bucket, rows, revenue)",
         lambda oracle: {
-            "|".join([_micros(h), c or "-", cur, str(n), f"{v:.4f}"]) for h, c, cur, n, v in oracle.revenue()
+            "|".join([_micros(h), c or "-", cur, str(b), str(n), f"{v:.4f}"])
+            for h, c, cur, b, n, v in oracle.revenue_by_value()
         },
     ),
     "traffic": (
         "concat_ws('|', unix_micros(minute), type, channel, rows, "  # a small sketch says how many it has seen
         "conv(hex(concat(substring(guests, 4, 1), substring(guests, 3, 1))), 16, 10))",
         lambda oracle: {"|".join([_micros(m), t, c, str(n), str(g)]) for m, t, c, n, g in oracle.traffic()},
+    ),
+    "sessions": (
+        "concat_ws('|', guest_ref, unix_micros(started_at), unix_micros(ended_at), events)",
+        lambda oracle: {"|".join([g, _micros(s), _micros(e), str(n)]) for g, s, e, n in oracle.sessions()},
     ),
     "guest_latest": (
         "concat_ws('|', ref, coalesce(first_name, '-'), coalesce(email, '-'), coalesce(country, '-'))",
@@ -57,6 +62,9 @@ READS: dict[str, tuple[str, Callable[[Oracle], set[str]]]] = {
 }
 """For each view: its merged states as text in Spark SQL, and the same text from the oracle."""
 
+READ = {"sessions"}
+"""Views of which the text is over what people read, in SQL that Spark reads as Trino does."""
+
 
 def _micros(time: datetime) -> str:
     delta = time - datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,7 +86,10 @@ def _typed(spark: SparkSession, log: Log) -> DataFrame:
 
 def _text(states: DataFrame, view: str) -> set[str]:
     expression, _ = READS[view]
-    rows = states.where(view_named(view).present).select(F.expr(expression)).collect()
+    there = states.where(view_named(view).present)
+    if view in READ:
+        there = states.sparkSession.sql(view_named(view).read_sql("SELECT * FROM {states}"), states=states)
+    rows = there.select(F.expr(expression)).collect()
     assert len({row[0] for row in rows}) == len(rows), "a key appears twice in the merged states"
     return {row[0] for row in rows}
 
