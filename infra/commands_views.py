@@ -29,7 +29,7 @@ from serving.beside import show
 from serving.published import current, history
 from serving.wait import wait as wait_until
 from speed.generation import begin
-from views.registry import all_views, view_named
+from views.registry import all_views, derived_views, view_named
 
 AsJson = Annotated[bool, typer.Option("--json", help="for machines")]
 Views = Annotated[list[str] | None, typer.Argument(help="views; default all")]
@@ -170,11 +170,21 @@ def views() -> None:
     table = Table("view", "of", "reads", "what it is")
     for view in all_views():
         table.add_row(view.name, view.entity, ", ".join(read.name for read in view.reads), view.comment)
+    for derived in derived_views():
+        columns = ", ".join(column.name for column in derived.columns)
+        table.add_row(derived.name, ", ".join(derived.over), columns, derived.comment)
     Console().print(table)
 
 
 def explain(name: Annotated[str, typer.Argument(help="a view")]) -> None:
     """Show a view whole: its columns, its tables, its merged SQL and its boundary."""
+    for derived in derived_views():
+        if derived.name == name:
+            typer.echo(f"{name}: {derived.comment}\n\nover {', '.join(derived.over)}; read as:")
+            for column in derived.columns:
+                typer.echo(f"  {column.name} {column.type}   -- {column.comment}")
+            typer.echo(derived.sql)
+            return
     view = view_named(name)
     typer.echo(f"{view.name}: {view.comment}\n")
     typer.echo(f"of changelog.{view.entity}, where {view.contribution.condition}\n")

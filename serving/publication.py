@@ -21,7 +21,7 @@ from runtime.settings import ENTITIES, Settings, topic_of
 from runtime.version import code_version
 from serving import sql
 from serving.published import Served, current, goes_back, pair_before, pair_from_row, pair_of, views_in
-from views.registry import all_views, view_named, views_of
+from views.registry import all_views, derived_views, view_named, views_of
 
 log = logging.getLogger("publication")
 
@@ -245,31 +245,36 @@ def _serve(settings: Settings, connection: Connection, publication: int, kind: s
     ).fetchall()
     lake = trino.connect(settings)
     _ensure_schemas(lake)
-    known = {view.name for view in all_views()}
-    for row in rows:
-        pair = pair_from_row(row)
-        if pair.view not in known:
-            continue  # its definition is gone; it keeps serving what it served
-        view = view_named(pair.view)
-        comment = (
-            f"{view.comment}. publication {publication}: {kind}, generation {pair.generation}, epoch {pair.epoch}, "
-            f"batch snapshot {pair.snapshot}"
-        ).replace("'", "''")
-        for name, text in (
-            (view.name, sql.merged(view, pair.pin)),
-            (f"{view.name}_states", sql.states(view, pair.pin)),
-        ):
-            trino.execute(
-                lake, f"CREATE OR REPLACE VIEW lake.serving.{name} COMMENT '{comment}' SECURITY INVOKER AS {text}"
-            )
-            faults.point("publish.between-views")
+    known = {view.name: view for view in all_views()}  # one whose definition is gone keeps serving what it served
+    pairs = [pair for pair in map(pair_from_row, rows) if pair.view in known]
+    texts = {}
+    for pair in pairs:
+        view = known[pair.view]
+        comment = f"{view.comment}. {_says(publication, kind, pair)}"
+        texts[view.name] = (comment, sql.merged(view, pair.pin))
+        texts[f"{view.name}_states"] = (comment, sql.states(view, pair.pin))
+    pins = {pair.view: (known[pair.view], pair.pin) for pair in [*current(connection), *pairs] if pair.view in known}
+    renewed = {pair.view for pair in pairs}
+    for derived in derived_views():
+        if renewed & set(derived.over) and pins.keys() >= set(derived.over):
+            texts[derived.name] = (f"{derived.comment}. publication {publication}: {kind}", sql.derived(derived, pins))
+    for name, (comment, text) in texts.items():
+        quoted = comment.replace("'", "''")
+        trino.execute(lake, f"CREATE OR REPLACE VIEW lake.serving.{name} COMMENT '{quoted}' SECURITY INVOKER AS {text}")
+        faults.point("publish.between-views")
     said = views_say(lake)
-    names = [name for row in rows if row["view"] in known for name in (row["view"], f"{row['view']}_states")]
-    wrong = [name for name in names if said.get(name) != publication]
+    wrong = [name for name in texts if said.get(name) != publication]
     if wrong:
         raise TerminalError(f"publication {publication} was not served as written: {', '.join(wrong)} say {said}")
     connection.execute(
         "UPDATE publications SET state = 'finished', finished_at = now() WHERE publication = %s", (publication,)
+    )
+
+
+def _says(publication: int, kind: str, pair: Served) -> str:
+    return (
+        f"publication {publication}: {kind}, generation {pair.generation}, epoch {pair.epoch}, batch snapshot "
+        f"{pair.snapshot}"
     )
 
 

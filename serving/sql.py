@@ -3,10 +3,11 @@
 merged(view) = batch(records below the boundary) + speed(records from the boundary on)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from views.algebra import View
+from views.derived import Derived
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,11 @@ def states(view: View, pin: Pin) -> str:
 def merged(view: View, pin: Pin) -> str:
     """SELECT of what people read."""
     return view.read_sql(states(view, pin))
+
+
+def derived(view: Derived, pins: Mapping[str, tuple[View, Pin]]) -> str:
+    """SELECT of a view over views, each at its pin."""
+    return view.text({name: (base, states(base, pin)) for name, (base, pin) in pins.items()})
 
 
 def comparable(view: View) -> dict[str, str]:

@@ -38,6 +38,13 @@ TIMES = st.one_of(
             "9999-12-31T23:59:59.999Z",
         ]
     ),
+    st.sampled_from(
+        [
+            f"2026-11-22T{n // 60:02d}:{n % 60:02d}:{s}Z"
+            for n in range(0, 100, 10)
+            for s in ("00.000", "00.001", "59.999")
+        ]
+    ),  # sessions: pauses of about half an hour
     st.datetimes()
     .map(lambda t: t.strftime("%Y-%m-%dT%H:%M:%S.") + f"{t.microsecond // 1000:03d}Z")
     .filter(lambda text: len(text) == 24),
@@ -45,6 +52,24 @@ TIMES = st.one_of(
 TOTALS = st.one_of(
     st.integers(-1000, 1000), st.decimals(-10_000, 10_000, places=4).map(float), st.sampled_from([0.1, 1e9, 0.00005])
 )
+ORDERS = st.fixed_dictionaries({
+    "status": st.sampled_from(["PLACED", "PAID", "CANCELLED"]),
+    "currency": st.sampled_from(["GBP", "EUR"]),
+    "country": st.sampled_from(["UK", "FR", None]),
+    "total": TOTALS,
+    "items": st.lists(
+        st.fixed_dictionaries({"sku": st.sampled_from(["s1", "s2"]), "quantity": TOTALS, "unitPrice": TOTALS}),
+        max_size=3,
+    ),
+    "createdAt": TIMES,
+})  # fmt: skip
+SESSIONS = st.fixed_dictionaries(
+    {"channel": st.sampled_from(["WEB", "EMAIL"]), "startedAt": TIMES, "endedAt": st.none() | TIMES}
+)
+GUESTS = st.fixed_dictionaries(
+    {"createdAt": TIMES, "email": st.none() | st.just("a@b"), "country": st.sampled_from(["UK", None])}
+)
+ENTITIES: dict[str, st.SearchStrategy[Any]] = {"order": ORDERS, "session": SESSIONS, "guest": GUESTS}
 BROKEN = [
     b"{",
     b"\xff\xfe",
@@ -60,7 +85,7 @@ BROKEN = [
 def logs(draw: st.DrawFn, size: int = 40) -> Log:
     """A log that keeps the chain rule: ``original`` is always what was last said of the entity."""
     log = Log()
-    orders: dict[tuple[str, str], dict[str, Any]] = {}
+    entities: dict[tuple[str, str, str], dict[str, Any]] = {}
     written: list[tuple[str, bytes, bytes]] = []
     number = 0
 
@@ -78,30 +103,28 @@ def logs(draw: st.DrawFn, size: int = 40) -> Log:
 
     for _ in range(draw(st.integers(1, size))):
         kind = draw(
-            st.sampled_from(["order", "order", "order", "delete", "event", "event", "copy", "bad", "tombstone"])
+            st.sampled_from(["order"] * 3 + ["event"] * 3 + ["session", "guest", "delete", "copy", "bad", "tombstone"])
         )
         guest = draw(st.sampled_from(["g0", "g1", "g2"]))
-        if kind == "order":
-            ref = draw(st.sampled_from(["o1", "o2"]))
-            before = orders.get((guest, ref))
+        if kind in ("order", "session", "guest"):
+            ref = guest if kind == "guest" else draw(st.sampled_from(["o1", "o2"]))
+            before = entities.get((kind, guest, ref))
             after: dict[str, Any] = {
                 "ref": ref,
-                "guestRef": guest,
-                "status": draw(st.sampled_from(["PLACED", "PAID", "CANCELLED"])),
-                "currency": draw(st.sampled_from(["GBP", "EUR"])),
-                "country": draw(st.sampled_from(["UK", "FR", None])),
-                "total": draw(TOTALS),
-                "items": [],
-                "createdAt": before["createdAt"] if before and draw(st.booleans()) else draw(TIMES),
                 "modifiedAt": draw(TIMES),
                 "unknownField": {"kept": ["and", "ignored"]},
             }
-            orders[guest, ref] = after
-            write("changelog.order", guest, after, before)
-        elif kind == "delete" and orders:
-            (owner, ref), before = draw(st.sampled_from(sorted(orders.items(), key=lambda item: item[0])))
-            del orders[owner, ref]
-            write("changelog.order", owner, None, before)
+            after |= draw(ENTITIES[kind])
+            if kind != "guest":
+                after["guestRef"] = guest
+            if before and "createdAt" in before and draw(st.booleans()):
+                after["createdAt"] = before["createdAt"]
+            entities[kind, guest, ref] = after
+            write(f"changelog.{kind}", guest, after, before)
+        elif kind == "delete" and entities:
+            (entity, owner, ref), before = draw(st.sampled_from(sorted(entities.items(), key=lambda item: item[0])))
+            del entities[entity, owner, ref]
+            write(f"changelog.{entity}", owner, None, before)
         elif kind == "event":
             write(
                 "changelog.event",

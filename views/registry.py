@@ -1,4 +1,5 @@
-"""All views. A module of this package that defines ``VIEW`` is a view; nothing else has to be touched to add one."""
+"""All views. A module of this package that defines ``VIEW`` or ``DERIVED`` is a view; nothing else has to be touched to
+add one."""
 
 import pkgutil
 import re
@@ -10,6 +11,7 @@ from importlib.util import find_spec
 import views
 from runtime.errors import DefinitionError
 from views.algebra import View
+from views.derived import Derived
 
 
 @cache
@@ -24,10 +26,33 @@ def all_views() -> tuple[View, ...]:
     return tuple(found)
 
 
+@cache
+def derived_views() -> tuple[Derived, ...]:
+    """Every view over views, by name. Raises DefinitionError if one is not named like its module, or reads what is no
+    view of its own."""
+    found, there = [], set(view_names())
+    for name in _defining("DERIVED"):
+        derived = import_module(f"views.{name}").DERIVED
+        if not isinstance(derived, Derived) or derived.name != name:
+            raise DefinitionError(
+                f"views/{name}.py has to define DERIVED, a view named {name!r}; it defines {derived!r}"
+            )
+        if not derived.over or not there.issuperset(derived.over):
+            raise DefinitionError(
+                f"views/{name}.py reads {', '.join(derived.over) or 'nothing'}; there are {', '.join(sorted(there))}"
+            )
+        found.append(derived)
+    return tuple(found)
+
+
 def view_names() -> tuple[str, ...]:
-    """The names of all views, in order, without importing one: a view's module is named like it."""
+    """The names of all views that are folds, in order, without importing one: a view's module is named like it."""
+    return _defining("VIEW")
+
+
+def _defining(what: str) -> tuple[str, ...]:
     names = sorted(module.name for module in pkgutil.iter_modules(views.__path__))
-    return tuple(name for name in names if re.search(r"^VIEW\b", _source(name), re.MULTILINE))
+    return tuple(name for name in names if re.search(rf"^{what}\b", _source(name), re.MULTILINE))
 
 
 def _source(name: str) -> str:
