@@ -33,7 +33,12 @@ ROOT = Path(__file__).resolve().parent.parent
 READ = {
     "order_latest": "SELECT guest_ref, ref, status, country, currency, total FROM {0}",
     "revenue": "SELECT hour, country, currency, orders, revenue FROM {0}",
-    "traffic": "SELECT minute, type, channel, events FROM {0}",
+    "traffic": "SELECT minute, type, channel, events, guests FROM {0}",
+    "sessions": "SELECT guest_ref, started_at, ended_at, events FROM {0}",
+    "guest_latest": "SELECT ref, first_name, email, country FROM {0}",
+    "session_latest": "SELECT guest_ref, ref, channel, started_at, ended_at FROM {0}",
+    "guest_spend": "SELECT guest_ref, currency, orders, total_spend FROM {0}",
+    "product_sales": "SELECT day, sku, currency, quantity, revenue FROM {0}",
 }
 
 
@@ -89,9 +94,7 @@ def expected(settings: Settings) -> Answer:
         if record.value and check(entity_of(record.topic), record.key, record.value).reason is not None
     }
     oracle = Oracle(log, bad)
-    return Answer({
-        "order_latest": oracle.order_latest(), "revenue": oracle.revenue(), "traffic": oracle.traffic()
-    })  # fmt: skip
+    return Answer({view: getattr(oracle, view)() for view in READ})
 
 
 def served(settings: Settings) -> Answer:

@@ -19,6 +19,7 @@ from infra.home import Ports, port_is_free
 from runtime import ops
 from runtime.settings import Settings
 from tests.services import assert_exact, expected, feed, query, run, served, shop, start, status, until
+from views.registry import view_names
 
 pytestmark = pytest.mark.faults
 
@@ -131,7 +132,7 @@ def test_the_run_that_died_is_run_again_under_its_name(platform: Settings) -> No
     run("batch", "--run-id", "interrupted")
     assert_exact(platform)
     assert query(platform, "SELECT DISTINCT run_id FROM serving.boundary") == [["interrupted"]]
-    for view in ("order_latest", "revenue", "traffic"):
+    for view in view_names():
         branches = query(platform, f"SELECT name FROM lake.batch.\"{view}$refs\" WHERE name LIKE 'branch%'")
         assert branches == [], "a branch was left behind"
 

@@ -15,6 +15,7 @@ from changelog.producer import PARTITIONER, Record
 from runtime import trino
 from runtime.settings import Settings
 from tests.services import assert_exact, feed, query, run, served, shop
+from views.registry import view_names
 
 pytestmark = pytest.mark.integration
 
@@ -24,7 +25,7 @@ def boundary() -> dict[str, dict[str, Any]]:
 
 
 def test_before_the_first_record_the_views_are_there_and_empty(platform: Settings) -> None:
-    for view in ("order_latest", "revenue", "traffic"):
+    for view in view_names():
         assert query(platform, f"SELECT count(*) FROM serving.{view}") == [[0]]
         assert query(platform, f"SELECT count(*) FROM serving.{view}_states") == [[0]]
     assert {row["batch_records"] for row in boundary().values()} == {0}

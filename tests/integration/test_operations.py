@@ -12,10 +12,11 @@ from runtime import ops
 from runtime.settings import Settings
 from serving import watch as watching
 from tests.services import assert_exact, assert_verified, batch, feed, query, run, shop, until
+from views.registry import view_names
 
 pytestmark = pytest.mark.integration
 
-VIEWS = ("order_latest", "revenue", "traffic")
+VIEWS = view_names()
 
 
 @pytest.fixture(scope="module", autouse=True)
