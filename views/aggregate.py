@@ -108,13 +108,21 @@ class Quantiles:
         return ()
 
     @property
-    def bucket(self) -> Key:
-        """Negative amounts are mirrored, 0 is 0."""
+    def cell(self) -> Key:
+        """The bucket. Negative amounts are mirrored, 0 is 0."""
         amount = f"cast({self.expression} AS double)"
         number = f"cast({_SHIFT} + ceil(ln(abs({amount})) / {math.log(GAMMA)!r}) AS int)"
         return Key(
             Field(f"{self.name}_bucket", "int", f"bucket of the histogram of {self.name}"),
             f"CASE WHEN {amount} = 0 THEN 0 WHEN {amount} > 0 THEN {number} ELSE -{number} END",
+        )
+
+    @property
+    def collected(self) -> str:
+        """Trino SQL that puts the buckets of one group together."""
+        return (
+            f"array_agg(CAST(ROW({self.name}_bucket, rows) AS ROW(bucket integer, number bigint)) "
+            f"ORDER BY {self.name}_bucket) FILTER (WHERE rows <> 0) AS {self.name}_histogram"
         )
 
     @property
@@ -132,6 +140,43 @@ class Quantiles:
         )
         middle = f"{2 / (1 + GAMMA)!r} * power({GAMMA!r}, abs(bucket) - {_SHIFT})"
         return f"CAST(element_at(transform(ARRAY[{bucket}], bucket -> sign(bucket) * {middle}), 1) AS decimal(18,4))"
+
+
+@dataclass(frozen=True)
+class TopK:
+    """The ``k`` most frequent values of an expression with their numbers, the most frequent first, equal ones in the
+    order of the values; exact. Null does not count.
+
+    The value is one more key of the partial states, so that the numbers add up and can be taken back.
+    """
+
+    name: str
+    expression: str
+    k: int
+    comment: str
+    retractable = True
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        return ()
+
+    @property
+    def cell(self) -> Key:
+        """The value."""
+        return Key(Field(f"{self.name}_value", "string", f"value counted for {self.name}"), self.expression)
+
+    @property
+    def collected(self) -> str:
+        """Trino SQL that puts the values of one group together."""
+        return (
+            f"slice(array_agg(CAST(ROW({self.name}_value, rows) AS ROW(value varchar, number bigint)) ORDER BY "
+            f"rows DESC, {self.name}_value) FILTER (WHERE rows <> 0 AND {self.name}_value IS NOT NULL), 1, {self.k}) "
+            f"AS {self.name}"
+        )
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        return (Read(self.name, self.name, self.comment),)
 
 
 @dataclass(frozen=True)
@@ -180,11 +225,44 @@ class Largest(Smallest):
     reducer: str = field(default="max", init=False)
 
 
+@dataclass(frozen=True)
+class First:
+    """The value of an expression in the record whose ``at`` is the earliest; of equal ones the lowest offset. A record
+    without value or time does not count. ``at`` is a timestamp, ``type`` the value's."""
+
+    name: str
+    expression: str
+    at: str
+    type: str
+    comment: str
+    reducer: str = field(default="min", init=False)
+    retractable = False
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        type_ = f"struct<at: timestamp, kafka_offset: bigint, value: {self.type}>"
+        pair = f"named_struct('at', {self.at}, 'kafka_offset', kafka_offset, 'value', {self.expression})"
+        there = f"if(({self.at}) IS NOT NULL AND ({self.expression}) IS NOT NULL, {pair}, NULL)"
+        return (State(Field(self.name, type_, f"{self.comment}, and when"), there, self.reducer),)
+
+    @property
+    def reads(self) -> tuple[Read, ...]:
+        return (Read(self.name, f"{self.name}.value", self.comment),)
+
+
+@dataclass(frozen=True)
+class Last(First):
+    """As :class:`First`, of the record whose ``at`` is the latest; of equal ones the highest offset."""
+
+    reducer: str = field(default="max", init=False)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Aggregate(View):
     """A view of groups: ``keys`` and ``measures`` over the weighted rows of one entity for which ``where`` holds.
 
-    Raises DefinitionError, when defined, for a measure that cannot take back on an entity that changes.
+    Raises DefinitionError, when defined, for a measure that cannot take back on an entity that changes, and for two
+    measures of which each needs a key more (quantiles, top-k): their cells would multiply.
     """
 
     name: str
@@ -203,17 +281,22 @@ class Aggregate(View):
                     f"view {self.name}: {type(measure).__name__} cannot take a value back, and {self.entity!r} is "
                     f"updated and deleted; it is exact only on {', '.join(sorted(IMMUTABLE))}"
                 )
+        if len(self._spread) > 1:
+            raise DefinitionError(
+                f"view {self.name}: {' and '.join(measure.name for measure in self._spread)} each need a key more, and "
+                "the view would store every combination; make two views of it"
+            )
 
     @property
     def contribution(self) -> Contribution:
         states = dict.fromkeys([ROWS, *(state for measure in self.measures for state in measure.states)])
         condition = f"topic = 'changelog.{self.entity}' AND weight <> 0 AND ({self.where})"
-        keys = (*self.keys, *(measure.bucket for measure in self._histograms))
+        keys = (*self.keys, *(measure.cell for measure in self._spread))
         return Contribution(self.name, condition, keys, tuple(states), self.unnest)
 
     @property
-    def _histograms(self) -> list[Quantiles]:
-        return [measure for measure in self.measures if isinstance(measure, Quantiles)]
+    def _spread(self) -> list[Quantiles | TopK]:
+        return [measure for measure in self.measures if isinstance(measure, Quantiles | TopK)]
 
     @property
     def reads(self) -> tuple[Read, ...]:
@@ -225,8 +308,8 @@ class Aggregate(View):
         return "rows <> 0"
 
     def read_sql(self, states: str) -> str:
-        """As :meth:`View.read_sql`; where there are histograms, their buckets are first put together."""
-        return super().read_sql(self._regrouped(states) if self._histograms else states)
+        """As :meth:`View.read_sql`; where a measure needs a key more, its cells are first put together."""
+        return super().read_sql(self._regrouped(states) if self._spread else states)
 
     def _regrouped(self, states: str) -> str:
         keys = [key.field.name for key in self.keys]
@@ -234,10 +317,5 @@ class Aggregate(View):
             f"{REDUCERS[state.reducer].add.format(state.field.name, '')} AS {state.field.name}"
             for state in self.contribution.states
         ]
-        histograms = [
-            f"array_agg(CAST(ROW({name}_bucket, rows) AS ROW(bucket integer, number bigint)) ORDER BY {name}_bucket) "
-            f"FILTER (WHERE rows <> 0) AS {name}_histogram"
-            for name in (measure.name for measure in self._histograms)
-        ]
-        columns = ",\n  ".join([*keys, *sums, *histograms])
+        columns = ",\n  ".join([*keys, *sums, *(measure.collected for measure in self._spread)])
         return f"SELECT\n  {columns}\nFROM (\n{states}\n)\nGROUP BY {', '.join(keys)}"
