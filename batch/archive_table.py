@@ -6,23 +6,19 @@ What a partition's archived position is, its own rows say: the end of the last o
 from datetime import datetime
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from changelog.archive.columnar import archive_name, archived, newest_snapshots
 from changelog.classify import CHANGE
 from changelog.positions import Vector
-from changelog.typed import entity_type, in_snake_case, superset_type
+from changelog.typed import entity_type, in_snake_case
 from runtime.errors import ContractError
 from runtime.settings import ENTITIES, topic_of
 from runtime.spark import CATALOG
 
 EMPTY = "empty"
 """Kind of a row that stands for a range of offsets without records (transaction markers), or one accepted as lost."""
-
-
-def archive_name(entity: str) -> str:
-    """``lake.archive.<entity>``."""
-    return f"{CATALOG}.archive.{entity}"
 
 
 def ensure_archives(spark: SparkSession, topic_ids: dict[str, str], partitions: int) -> None:
@@ -73,12 +69,7 @@ def snapshots_now(spark: SparkSession) -> dict[str, int]:
     if not _exists(spark):
         return {}
     there = _tables(spark)
-    queries = [
-        f"SELECT '{entity}' AS entity, snapshot_id FROM {archive_name(entity)}.refs WHERE name = 'main'"
-        for entity in ENTITIES
-        if entity in there
-    ]
-    return {row["entity"]: row["snapshot_id"] for row in spark.sql(" UNION ALL ".join(queries)).collect()}
+    return newest_snapshots(spark, [entity for entity in ENTITIES if entity in there])
 
 
 def _exists(spark: SparkSession) -> bool:
@@ -144,38 +135,3 @@ def changes(spark: SparkSession, snapshots: dict[str, int], lower: Vector, upper
         table = archived(spark, {entity: snapshot}).where(F.col("kind") == CHANGE).where(condition or "false")
         frames.append(table.drop("key", "service_name", "identifier"))
     return reduce(DataFrame.unionByName, frames)
-
-
-def archived(spark: SparkSession, snapshots: dict[str, int]) -> DataFrame:
-    """All rows of the archive, all topics in one frame.
-
-    Columns: kind, topic, kafka_partition, kafka_offset, append_time, key, service_name, identifier, current, original
-    (superset structs).
-    """
-    frames = [
-        spark.read.option("versionAsOf", snapshot)
-        .table(archive_name(entity))
-        .select(
-            "kind",
-            F.lit(topic_of(entity)).alias("topic"),
-            "kafka_partition",
-            "kafka_offset",
-            "append_time",
-            "key",
-            "service_name",
-            "identifier",
-            _as_superset(entity, "current"),
-            _as_superset(entity, "original"),
-        )
-        for entity, snapshot in snapshots.items()
-    ]
-    return reduce(DataFrame.unionByName, frames)
-
-
-def _as_superset(entity: str, column: str) -> Column:
-    own = set(in_snake_case(entity_type(entity)).fieldNames())
-    fields = [
-        (F.col(f"{column}.{field.name}") if field.name in own else F.lit(None).cast(field.dataType)).alias(field.name)
-        for field in in_snake_case(superset_type()).fields
-    ]
-    return F.when(F.col(column).isNotNull(), F.struct(*fields)).alias(column)

@@ -15,6 +15,7 @@ import logging
 import sys
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
@@ -25,6 +26,7 @@ from batch.archive_table import changes, first_after, positions, snapshots_now
 from batch.batch_table import batch_name, ensure_batch_table, folded_by, slices, write_run
 from batch.boundary import Boundary, choose
 from batch.ingest import BATCH_CONF
+from batch.matches import matches_between
 from batch.plan import SERVED_LOCATION, Plan, add_options, plan_of
 from batch.raw import raw_changes
 from changelog.positions import Vector, covers, from_json, to_json
@@ -36,6 +38,7 @@ from runtime.spark import job
 from runtime.version import code_version
 from views.algebra import View
 from views.fold import Fold, combine, weighted
+from views.matching import folding, match_rows, matching
 from views.registry import views_of
 
 log = logging.getLogger("build")
@@ -100,12 +103,16 @@ def build(spark: SparkSession, settings: Settings, plan: Plan) -> Run:
         for view in targets:
             ensure_batch_table(spark, batch_name(view, plan.location), view)
         for start, group in _by_start(targets, bases, since):
-            records = (
-                raw_changes(spark, settings, snapshots, start, boundary.vector)
-                if plan.objects
-                else changes(spark, snapshots, start, boundary.vector)
-            )
-            _fold_group(spark, run, records, start, boundary, group, bases)
+            if folds := folding(group):
+                records = (
+                    raw_changes(spark, settings, snapshots, start, boundary.vector)
+                    if plan.objects
+                    else changes(spark, snapshots, start, boundary.vector)
+                )
+                _fold_group(spark, run, weighted(records), start, boundary, folds, bases)
+            if joins := matching(group):
+                found = matches_between(spark, settings, snapshots, start, boundary.vector, joins, plan.objects)
+                _fold_group(spark, run, match_rows(found, joins), start, boundary, joins, bases)
         run.seconds = round(time.monotonic() - began, 3)
         _note(ops, run, "built")
     return run
@@ -173,15 +180,15 @@ def _by_start(targets: list[View], bases: dict[str, Base | None], since: Vector)
 def _fold_group(
     spark: SparkSession,
     run: Run,
-    records: DataFrame,
+    rows: DataFrame,
     start: Vector,
     boundary: Boundary,
-    group: list[View],
+    group: Sequence[View],
     bases: dict[str, Base | None],
 ) -> None:
     """One scan and one aggregation for the views that start at the same vector."""
     fold = Fold(view.contribution for view in group)
-    reduced = fold.reduced(fold.contributed(weighted(records))).persist()
+    reduced = fold.reduced(fold.contributed(rows)).persist()
     try:
         for view in group:
             topic = topic_of(view.entity)

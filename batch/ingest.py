@@ -19,9 +19,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from batch.archive_table import EMPTY, archive_name, ends, ensure_archives, positions, snapshots_now
+from batch.archive_table import EMPTY, ends, ensure_archives, positions, snapshots_now
 from batch.holes import Hole, Stretches, find, look_up, lost, stretches_of
 from batch.report import Report, complain, note
+from changelog.archive.columnar import archive_name
 from changelog.archive.objects import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE, IDENTITY

@@ -7,8 +7,8 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from batch.archive_table import archived
 from batch.holes import Stretches, find
+from changelog.archive.columnar import archived
 from changelog.archive.objects import ABOUT, BROKEN, RANGE, list_raw, read_objects
 from changelog.classify import CHANGE, IDENTITY
 from changelog.duplicates import mark_duplicates

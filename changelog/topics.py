@@ -1,5 +1,6 @@
 """The changelog topics: their settings, their contract, and where they begin and end."""
 
+from collections.abc import Iterable
 from datetime import datetime
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
@@ -18,15 +19,16 @@ def admin(settings: Settings) -> AdminClient:
     return AdminClient({"bootstrap.servers": settings.kafka.bootstrap, "socket.timeout.ms": 20_000, "log_level": 3})
 
 
-def ensure_topics(settings: Settings) -> list[str]:
-    """Create the changelog topics that are missing, and return their names. A second call creates nothing.
+def ensure_topics(settings: Settings, others: Iterable[str] = ()) -> list[str]:
+    """Create the changelog topics, and ``others`` like them, that are missing; return their names. A second call
+    creates nothing.
 
     Raises ContractError if one exists with another number of partitions or without the broker's timestamps.
     """
     client = admin(settings)
     there = client.list_topics(timeout=TIMEOUT).topics
     kafka = settings.kafka
-    missing = [topic for topic in settings.topics if topic not in there]
+    missing = [topic for topic in (*settings.topics, *others) if topic not in there]
     config = {
         "cleanup.policy": "delete",
         "retention.ms": str(kafka.retention_ms),

@@ -29,6 +29,9 @@ from serving.beside import show
 from serving.published import current, history
 from serving.wait import wait as wait_until
 from speed.generation import begin
+from views.algebra import View
+from views.derived import Derived
+from views.matching import Matches
 from views.registry import all_views, derived_views, view_named
 
 AsJson = Annotated[bool, typer.Option("--json", help="for machines")]
@@ -165,8 +168,13 @@ def boundary(as_json: AsJson = False) -> None:
     _print(columns, rows, Format.json if as_json else Format.table)
 
 
-def views() -> None:
+def views(
+    markdown: Annotated[bool, typer.Option("--markdown", help="as the page docs/views.md, columns and all")] = False,
+) -> None:
     """List the views."""
+    if markdown:
+        typer.echo(views_page(), nl=False)
+        return
     table = Table("view", "of", "reads", "what it is")
     for view in all_views():
         table.add_row(view.name, view.entity, ", ".join(read.name for read in view.reads), view.comment)
@@ -174,6 +182,23 @@ def views() -> None:
         columns = ", ".join(column.name for column in derived.columns)
         table.add_row(derived.name, ", ".join(derived.over), columns, derived.comment)
     Console().print(table)
+
+
+def views_page() -> str:
+    """The page about all views, in Markdown."""
+    lines = ["# Views", "", "Made by `anabranch views --markdown` from the definitions in `views/`."]
+    every: list[View | Derived] = [*all_views(), *derived_views()]
+    for view in sorted(every, key=lambda one: one.name):
+        lines += ["", f"## `serving.{view.name}`", "", f"{view.comment}.", "", "| column | what it is |", "|---|---|"]
+        if isinstance(view, Derived):
+            lines += [f"| `{column.name}` | {column.comment} |" for column in view.columns]
+            lines += ["", f"Over {', '.join(f'`{name}`' for name in view.over)}, computed when it is asked for."]
+        else:
+            lines += [f"| `{read.name}` | {read.comment} |" for read in view.reads]
+            lines += ["", f"Of `changelog.{view.entity}`. Partial states: `serving.{view.name}_states`."]
+        if isinstance(view, Matches) and view.alert:
+            lines += [f"Each row also goes, once, to the topic `alert.{view.name}`."]
+    return "\n".join(lines) + "\n"
 
 
 def explain(name: Annotated[str, typer.Argument(help="a view")]) -> None:
@@ -187,7 +212,13 @@ def explain(name: Annotated[str, typer.Argument(help="a view")]) -> None:
             return
     view = view_named(name)
     typer.echo(f"{view.name}: {view.comment}\n")
-    typer.echo(f"of changelog.{view.entity}, where {view.contribution.condition}\n")
+    if isinstance(view, Matches):
+        for name, side in view.sides.items():
+            typer.echo(f"matches of {name}: changelog.{side.entity} where {side.where}")
+        reach = "at any time" if view.reach_seconds is None else f"at most {view.reach_seconds} s apart"
+        typer.echo(f"appended {reach}{f'; each goes to the topic alert.{view.name}' if view.alert else ''}\n")
+    else:
+        typer.echo(f"of changelog.{view.entity}, where {view.contribution.condition}\n")
     typer.echo(f"partial states, in lake.batch.{view.name} and lake.speed.{view.pipeline}:")
     for key in view.contribution.keys:
         typer.echo(f"  key    {key.field.name} {key.field.type} = {key.expression}")

@@ -17,6 +17,9 @@ from infra.readiness import superuser
 from infra.services import NOBODY, as_other_user, data, kafka_java
 from runtime.errors import PreflightError
 from runtime.settings import Settings
+from speed.alerts import alert_topic
+from views.matching import matching
+from views.registry import all_views
 
 
 def data_directories(settings: Settings, programs: Programs) -> None:
@@ -84,8 +87,8 @@ def buckets(settings: Settings) -> None:
 
 
 def topics(settings: Settings) -> None:
-    """Create the changelog topics."""
-    ensure_topics(settings)
+    """Create the topics of the changelog and of the alerts."""
+    ensure_topics(settings, [alert_topic(view) for view in matching(all_views()) if view.alert])
 
 
 def _run(command: list[str], directory: Path = Path("/")) -> None:

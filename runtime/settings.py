@@ -9,10 +9,10 @@ import os
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from psycopg.conninfo import make_conninfo
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -92,6 +92,12 @@ class Archiver(_Section):
     max_age_seconds: float = 10.0
 
 
+def _power_of_four(number: int) -> int:
+    if number not in (16, 64, 256, 1024):
+        raise ValueError("has to be 16, 64, 256 or 1024")
+    return number
+
+
 class Speed(_Section):
     """The streaming application. ``horizon_seconds``: how far apart duplicates are still recognised. ``bucket_epochs``:
     epochs in one partition of the speed table, the unit in which old rows are deleted; holds for new tables."""
@@ -99,7 +105,7 @@ class Speed(_Section):
     trigger_seconds: float = 2.0
     max_offsets_per_trigger: int = 100_000
     horizon_seconds: int = 3600
-    bucket_epochs: Literal[16, 64, 256, 1024] = 256
+    bucket_epochs: Annotated[int, AfterValidator(_power_of_four)] = 256
     driver_memory: str = "1g"
     ui_port: int = 0
     """Port of Spark's user interface; 0: none."""

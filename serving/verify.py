@@ -28,6 +28,7 @@ from serving.publication import views_say
 from serving.published import Served, current
 from serving.sql import Pin
 from views.fold import Fold, weighted
+from views.matching import folding, match_rows, matched, matching, progress_of, sides
 from views.registry import view_named
 
 log = logging.getLogger("verify")
@@ -71,7 +72,7 @@ def verify(spark: SparkSession, settings: Settings) -> Report:
         records = log_records(spark, settings, cut).persist()
         _kinds(spark, records, first, until, report)
         _archive(spark, records, cut, report)
-        _views(spark, settings, records, views, until, report)
+        _views(spark, settings, records, cut, views, until, report)
         records.unpersist()
     return report
 
@@ -188,27 +189,45 @@ def _has(spark: SparkSession, namespace: str) -> bool:
 
 
 def _views(
-    spark: SparkSession, settings: Settings, records: DataFrame, served: list[Served], until: int, report: Report
+    spark: SparkSession,
+    settings: Settings,
+    records: DataFrame,
+    cut: Vector,
+    served: list[Served],
+    until: int,
+    report: Report,
 ) -> None:
     """Fold the log from nothing and let Trino compare it with what is served, both ways."""
     lake = trino.connect(settings)
     scratch = f"verify_{uuid.uuid4().hex[:8]}"
     views = [view_named(view.view) for view in served]
-    fold = Fold(view.contribution for view in views)
-    reduced = fold.reduced(fold.contributed(weighted(records))).persist()
+    nothing: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in cut.items()}
+    folds = [(Fold(view.contribution for view in folding(views)), weighted(records))]
+    if joins := matching(views):
+        found = matched(sides(records, joins), joins, nothing, {}, progress_of(records))
+        folds.append((Fold(view.contribution for view in joins), match_rows(found, joins)))
+    folded: dict[str, DataFrame] = {}
+    kept: list[DataFrame] = []
+    for fold, weighted_rows in folds:
+        reduced = fold.reduced(fold.contributed(weighted_rows)).persist()
+        kept.append(reduced)
+        folded |= {
+            contribution.name: reduced.where(F.col("view") == contribution.name).select(
+                *fold.columns(contribution.name)
+            )
+            for contribution in fold.contributions
+        }
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.scratch")
     try:
         for view, at in zip(views, served, strict=True):
             table = f"{CATALOG}.scratch.{scratch}_{view.name}"
-            reduced.where(F.col("view") == view.name).select(*fold.columns(view.name)).writeTo(table).using(
-                "iceberg"
-            ).create()
+            folded[view.name].writeTo(table).using("iceberg").create()
             pin = Pin(at.snapshot, at.generation, at.epoch, until)
             expected = view.states_sql([f"SELECT {', '.join(f.name for f in view.fields)} FROM {table}"])
             columns = ", ".join(f"{expression} AS {name}" for name, expression in sql.comparable(view).items())
-            folded = f"SELECT {columns} FROM ({view.read_sql(expected)})"
+            anew = f"SELECT {columns} FROM ({view.read_sql(expected)})"
             merged = f"SELECT {columns} FROM ({sql.merged(view, pin)})"
-            for what, one, other in (("missing or wrong", folded, merged), ("unexpected", merged, folded)):
+            for what, one, other in (("missing or wrong", anew, merged), ("unexpected", merged, anew)):
                 difference = f"{one} EXCEPT ALL {other}"
                 _, rows = trino.execute(lake, f"WITH d AS ({difference}) SELECT (SELECT count(*) FROM d)")
                 number = int(rows[0][0])
@@ -221,7 +240,8 @@ def _views(
             _, rows = trino.execute(lake, f"SELECT count(*) FROM ({sql.merged(view, pin)})")
             report.compared[f"serving.{view.name}"] = int(rows[0][0])
     finally:
-        reduced.unpersist()
+        for reduced in kept:
+            reduced.unpersist()
         for view in views:
             spark.sql(f"DROP TABLE IF EXISTS {CATALOG}.scratch.{scratch}_{view.name} PURGE")
 

@@ -34,13 +34,16 @@ from runtime.heartbeat import Heartbeat
 from runtime.ops import connect
 from runtime.settings import Settings
 from runtime.spark import session
+from speed.alerts import Alerts
 from speed.compaction import compact
 from speed.generation import Generation, resume
-from speed.journal import BAD_RECORDS, JOURNAL
+from speed.history import known_until, look, ready, sizes
+from speed.journal import BAD_RECORDS, JOURNAL, SIDES, sides_of
 from speed.positions import epoch_range, last_epoch, position_rows
 from speed.stream import contributions
 from speed.table import ensure_table, table_name
 from views.fold import Fold
+from views.matching import MATCHED_DDL, folding, match_rows, matching
 from views.registry import views_of
 
 log = logging.getLogger("speed")
@@ -88,22 +91,24 @@ def run(settings: Settings, heartbeat: Heartbeat) -> int:
     check_topics(settings)
     ui = {"spark.ui.enabled": "true", "spark.ui.port": str(settings.speed.ui_port)} if settings.speed.ui_port else {}
     spark = session(settings, "anabranch-speed", settings.speed.driver_memory, {**STREAM_CONF, **ui})
-    fold = Fold([JOURNAL, BAD_RECORDS, *(view.contribution for view in views_of(PIPELINE))])
-    ensure_table(spark, PIPELINE, fold.contributions, settings.speed.bucket_epochs)
+    folds = Folds()
+    ensure_table(spark, PIPELINE, folds.contributions, settings.speed.bucket_epochs)
     with connect(settings) as ops:
         generation = resume(settings, ops, PIPELINE, lambda number: _has_epochs(spark, number))
     for earlier in generation.identities(settings).parent.glob("[0-9]*"):
         if int(earlier.name) < generation.number:  # it never runs again
             shutil.rmtree(earlier)
+    ready(spark, settings, generation, folds.matching)
     log.info("pipeline %s, generation %d, code %s", PIPELINE, generation.number, generation.code_version)
     failures: list[ContractError] = []
     progress = Progress(generation, generation.checkpoint(settings))
     spark.streams.addListener(progress)
-    query = start(spark, settings, generation, fold, failures)
+    histories = generation.histories(settings)
+    query = start(spark, settings, generation, folds, failures)
     checked = time.monotonic()
     try:
         while not stopping and not query.awaitTermination(1):
-            heartbeat.beat("running", progress.detail)
+            heartbeat.beat("running", {**progress.detail, "histories": sizes(histories, folds.matching)})
             if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
                 check_topics(settings)
                 checked = time.monotonic()
@@ -121,13 +126,41 @@ def run(settings: Settings, heartbeat: Heartbeat) -> int:
     return 0
 
 
+class Folds:
+    """Everything that an epoch computes: the views that fold single changes, with the journal and the bad records, and
+    the views of matches."""
+
+    def __init__(self) -> None:
+        views = views_of(PIPELINE)
+        self.matching = matching(views)
+        stored = [JOURNAL, BAD_RECORDS, *(view.contribution for view in folding(views))]
+        self.changes = Fold([*stored, sides_of(self.matching)])
+        self.matches = Fold(view.contribution for view in self.matching)
+        self.contributions = (*stored, *self.matches.contributions)
+
+    def sides(self, reduced: DataFrame) -> DataFrame:
+        """The records that matches can be made of: ``kafka_partition``, ``records``."""
+        return reduced.where(F.col("view") == SIDES).select(*self.changes.columns(SIDES))
+
+    def increments(self, reduced: DataFrame, found: DataFrame) -> DataFrame:
+        """What the changes and the matches of an epoch add: ``view`` and one struct column for each contribution."""
+        of_changes = reduced.where(F.col("view") != SIDES).select("view", *self.changes.structs()).drop(SIDES)
+        of_matches = self.matches.increments(match_rows(found, self.matching))
+        return of_changes.unionByName(of_matches, allowMissingColumns=True)
+
+
 def start(
-    spark: SparkSession, settings: Settings, generation: Generation, fold: Fold, failures: list[ContractError]
+    spark: SparkSession, settings: Settings, generation: Generation, folds: Folds, failures: list[ContractError]
 ) -> StreamingQuery:
     """Start the streaming query of one generation. ``failures`` receives what Spark would wrap beyond recognition."""
     checkpoint = generation.checkpoint(settings)
-    structs = fold.structs()
+    histories = generation.histories(settings)
     table = table_name(generation.pipeline)
+    patterns = [view for view in folds.matching if view.alert]
+    alerting = F.col("matched").isin(*(view.name for view in patterns))
+    alerts = Alerts(
+        settings, generation.pipeline, patterns, known_until(histories, folds.matching, checkpoint, generation)
+    )
 
     def commit(batch: DataFrame, epoch: int) -> None:
         """Write everything that epoch ``epoch`` produces, in one commit that replaces what it wrote before."""
@@ -136,24 +169,33 @@ def start(
         except ContractError as error:
             failures.append(error)
             raise
-        rows = batch.unionByName(position_rows(batch.sparkSession, fold, start, end), allowMissingColumns=True)
+        rows = batch.unionByName(position_rows(batch.sparkSession, folds.changes, start, end), allowMissingColumns=True)
+        reduced = folds.changes.reduced(rows).persist()  # small, and read twice
+        looking = look(histories, folds.matching, epoch, start, end)
+        found = folds.sides(reduced).mapInArrow(looking, MATCHED_DDL).persist()
         produced = (
-            fold.reduced(rows)
+            folds.increments(reduced, found)
             .coalesce(1)  # one file an epoch
             .select(
                 F.lit(generation.number).alias("generation"),
                 F.lit(epoch).cast("bigint").alias("epoch"),
                 "view",
-                *structs,
+                *(contribution.name for contribution in folds.contributions),
             )
         )
         faults.point("speed.before-commit")
-        produced.writeTo(table).overwrite((F.col("generation") == generation.number) & (F.col("epoch") == epoch))
-        faults.point("speed.after-commit")
+        try:
+            produced.writeTo(table).overwrite((F.col("generation") == generation.number) & (F.col("epoch") == epoch))
+            faults.point("speed.after-commit")
+            alerts.send((row["matched"], row["payload"]) for row in found.where(alerting).collect())
+        finally:
+            found.unpersist()
+            reduced.unpersist()
+        faults.point("speed.after-alerts")
         compact(batch.sparkSession, table, generation.number, epoch, settings.speed.bucket_epochs)
 
     return (
-        contributions(spark, settings, generation, fold)
+        contributions(spark, settings, generation, folds.changes)
         .writeStream.foreachBatch(commit)
         .option("checkpointLocation", checkpoint.as_uri())
         .trigger(processingTime=f"{settings.speed.trigger_seconds} seconds")

@@ -39,6 +39,10 @@ class Generation:
         """Where the stores of duplicate detection are: a cache of the log, beside the checkpoint."""
         return settings.home / "identities" / self.pipeline / str(self.number)
 
+    def histories(self, settings: Settings) -> Path:
+        """Where the histories of guests are, for the views of matches: state, beside the checkpoint."""
+        return settings.home / "histories" / self.pipeline / str(self.number)
+
 
 def newest(connection: Connection, pipeline: str) -> Generation | None:
     """The generation begun last, or None before the first."""

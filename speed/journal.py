@@ -3,7 +3,10 @@
 They are contributions like those of the views, so they are made in the same aggregation and land in the same commit.
 """
 
+from collections.abc import Sequence
+
 from views.algebra import Contribution, Field, Key, State
+from views.matching import Matches, side_record, topics_of
 
 PARTITION_KEYS = (
     Key(Field("topic", "string", "changelog topic"), "topic"),
@@ -41,3 +44,16 @@ BAD_RECORDS = Contribution(
         State(Field("value", "binary", "the record whole"), "value", "newest"),
     ),
 )
+
+SIDES = "sides"
+
+
+def sides_of(views: Sequence[Matches]) -> Contribution:
+    """The records of an epoch that matches can be made of, by partition: they go to the histories, not to the table."""
+    topics = ", ".join(f"'{topic}'" for topic in topics_of(views))
+    return Contribution(
+        name=SIDES,
+        condition=f"topic IN ({topics}) AND (newest OR weight = 0)",
+        keys=(Key(Field("kafka_partition", "int", "partition"), "kafka_partition"),),
+        states=(State(Field("records", "array<string>", "records with their sides"), side_record(views), "list"),),
+    )

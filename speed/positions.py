@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from changelog.positions import Vector
 from runtime.errors import ContractError
-from speed.journal import JOURNAL
+from speed.journal import JOURNAL, SIDES
 from views.fold import Fold
 
 
@@ -45,7 +45,8 @@ def last_epoch(checkpoint: Path, start: Vector) -> tuple[int | None, Vector]:
 
 
 def position_rows(spark: SparkSession, fold: Fold, start: Vector, end: Vector) -> DataFrame:
-    """One contribution to the journal for each topic-partition: its start, its end, and counts of nothing.
+    """One contribution to the journal for each topic-partition: its start, its end, and counts of nothing; and one to
+    the sides for each partition.
 
     So a partition in which nothing happened has its row too. The other slots are missing.
     """
@@ -59,4 +60,9 @@ def position_rows(spark: SparkSession, fold: Fold, start: Vector, end: Vector) -
         for topic, partitions in end.items()
         for partition, offset in partitions.items()
     )
-    return spark.sql(f"SELECT * FROM VALUES {values} AS position({', '.join(names)})").coalesce(1)
+    positions = spark.sql(f"SELECT * FROM VALUES {values} AS position({', '.join(names)})")
+    numbers = sorted({partition for partitions in end.values() for partition in partitions})
+    of_sides = ", ".join(f"('{SIDES}', {partition})" for partition in numbers)
+    slot = fold.places(SIDES)["kafka_partition"]
+    sides = spark.sql(f"SELECT * FROM VALUES {of_sides} AS side(view, {slot})")
+    return positions.unionByName(sides, allowMissingColumns=True).coalesce(1)

@@ -32,7 +32,7 @@ def records(spark: SparkSession, settings: Settings, generation: Generation) -> 
 
 
 def contributions(spark: SparkSession, settings: Settings, generation: Generation, fold: Fold) -> DataFrame:
-    """The whole stream: contributions of every new record to every view and to the journal. No state, no watermark.
+    """The whole stream: what every new record contributes to the fold. No state of Spark's, no watermark.
 
     All partitions are read in as many tasks as there are cores; copies of a record are in one partition, in order, so
     the lowest offset survives.
@@ -42,4 +42,4 @@ def contributions(spark: SparkSession, settings: Settings, generation: Generatio
     )
     tasks = spark.sparkContext.defaultParallelism
     classified = records(spark, settings, generation).coalesce(tasks).mapInArrow(told, CLASSIFIED_DDL)
-    return fold.contributed(weighted(typed(classified), keep=("reason", "key", "value")))
+    return fold.contributed(weighted(typed(classified), keep=("reason", "key", "value", "current", "original")))

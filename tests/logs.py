@@ -17,11 +17,13 @@ class Log:
 
     records: list[LogRecord] = field(default_factory=list)
     bad: set[tuple[str, int, int]] = field(default_factory=set)
+    clock: int = 1_795_305_600 * 1_000_000
+    """The broker's: midnight of 2026-11-22 at the beginning, microseconds since 1970."""
 
     def append(self, topic: str, key: bytes | None, value: bytes | None, bad: bool = False) -> None:
         partition = (key or b"x")[-1] % PARTITIONS
         offset = sum(1 for r in self.records if (r.topic, r.partition) == (topic, partition))
-        self.records.append(LogRecord(topic, partition, offset, key, value))
+        self.records.append(LogRecord(topic, partition, offset, key, value, self.clock))
         if bad:
             self.bad.add((topic, partition, offset))
 
@@ -102,6 +104,7 @@ def logs(draw: st.DrawFn, size: int = 40) -> Log:
         log.append(topic, guest.encode(), value)
 
     for _ in range(draw(st.integers(1, size))):
+        log.clock += draw(st.sampled_from([0, 1, 60, 60, 1800, 4200])) * 1_000_000
         kind = draw(
             st.sampled_from(["order"] * 3 + ["event"] * 3 + ["session", "guest", "delete", "copy", "bad", "tombstone"])
         )
@@ -134,6 +137,7 @@ def logs(draw: st.DrawFn, size: int = 40) -> Log:
                     "guestRef": guest,
                     "type": draw(st.sampled_from(["VIEW", "ADD"])),
                     "channel": draw(st.sampled_from(["WEB", "MOBILE"])),
+                    "page": draw(st.sampled_from(["/", "/a", None])),
                     "createdAt": draw(TIMES),
                 },
             )

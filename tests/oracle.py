@@ -12,13 +12,26 @@ from typing import Any, NamedTuple
 
 
 class LogRecord(NamedTuple):
-    """A record of the log."""
+    """A record of the log; ``time``: the broker's, microseconds since 1970."""
 
     topic: str
     partition: int
     offset: int
     key: bytes | None
     value: bytes | None
+    time: int = 0
+
+
+class Change(NamedTuple):
+    """A change that was folded, and where it was."""
+
+    at: LogRecord
+    guest: str
+    current: dict[str, Any] | None
+    original: dict[str, Any] | None
+
+
+MINUTE = 60 * 1_000_000
 
 
 def money(number: Decimal | int | float) -> Decimal:
@@ -47,8 +60,12 @@ class Oracle:
         self.kinds: dict[str, int] = defaultdict(int)
         self.entities: dict[str, dict[tuple[str, str], Any]] = defaultdict(dict)
         self.events: list[dict[str, Any]] = []
+        self.changes: dict[str, list[Change]] = defaultdict(list)
+        self.reached: dict[tuple[str, int], int] = defaultdict(int)
         seen: set[tuple[str, bytes | None, str, str]] = set()
         for record in sorted(log, key=lambda r: (r.topic, r.partition, r.offset)):
+            place = record.topic, record.partition
+            self.reached[place] = max(self.reached[place], record.time)
             if not record.value:
                 self.kinds["tombstone"] += 1
                 continue
@@ -63,10 +80,14 @@ class Oracle:
                 continue
             seen.add(identity)
             self.kinds["change"] += 1
-            self._apply(record.topic.removeprefix("changelog."), envelope)
+            self._apply(record, record.topic.removeprefix("changelog."), envelope)
 
-    def _apply(self, entity: str, envelope: dict[str, Any]) -> None:
-        current = envelope.get("current")
+    def _apply(self, record: LogRecord, entity: str, envelope: dict[str, Any]) -> None:
+        current, original = envelope.get("current"), envelope.get("original")
+        said: dict[str, Any] = current or original or {}
+        self.changes[entity].append(
+            Change(record, said["ref"] if entity == "guest" else said["guestRef"], current, original)
+        )
         if entity == "event":
             self.events.append(envelope["current"])
             return
@@ -161,3 +182,99 @@ class Oracle:
                 if moment is not None:
                     session.append(moment)
         return found
+
+    def _visits(self) -> dict[tuple[Any, ...], list[tuple[datetime, int, str]]]:
+        """(hour, channel) → (time, offset, page) of every event that names a page."""
+        groups: dict[tuple[Any, ...], list[tuple[datetime, int, str]]] = defaultdict(list)
+        for change in self.changes["event"]:
+            event = change.current or {}
+            if event.get("page") is not None:
+                time = when(event["createdAt"])
+                hour = time.replace(minute=0, second=0, microsecond=0)
+                groups[hour, event["channel"]].append((time, change.at.offset, event["page"]))
+        return groups
+
+    def pages_by_value(self) -> set[tuple[Any, ...]]:
+        """(hour, channel, page, events, first, last) for every page."""
+        found = set()
+        for key, visits in self._visits().items():
+            for page in {page for _, _, page in visits}:
+                times = [time for time, _, there in visits if there == page]
+                found.add((*key, page, len(times), min(times), max(times)))
+        return found
+
+    def pages(self) -> set[tuple[Any, ...]]:
+        """(hour, channel, events, the ten most visited as text, first_at, last_at, first_page, last_page)."""
+        found = set()
+        for key, visits in self._visits().items():
+            counts: dict[str, int] = defaultdict(int)
+            for _, _, page in visits:
+                counts[page] += 1
+            top = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:10]
+            first, last = min(visits), max(visits)
+            text = ",".join(f"{page}:{number}" for page, number in top)
+            found.add((*key, len(visits), text, first[0], last[0], first[2], last[2]))
+        return found
+
+    def _created(self, entity: str) -> list[Change]:
+        return [change for change in self.changes[entity] if change.current and not change.original]
+
+    def conversion(self) -> set[tuple[Any, ...]]:
+        """(day, type, channel, currency, orders, value): each order once for each type and channel before it."""
+        groups: dict[tuple[Any, ...], list[Decimal]] = defaultdict(list)
+        for order in self._created("order"):
+            o = order.current or {}
+            before = set()
+            for event in self._created("event"):
+                e = event.current or {}
+                ago = when(o["createdAt"]) - when(e["createdAt"])
+                if (
+                    e["type"] in ("VIEW", "ADD", "CHECKOUT")
+                    and event.guest == order.guest
+                    and timedelta(0) <= ago <= timedelta(hours=1)
+                    and abs(order.at.time - event.at.time) <= 70 * MINUTE
+                ):
+                    before.add((e["type"], e["channel"]))
+            for type_, channel in before:
+                groups[when(o["createdAt"]).date(), type_, channel, o["currency"]].append(money(o["total"]))
+        return {(*key, len(totals), sum(totals, Decimal(0))) for key, totals in groups.items()}
+
+    def cart_abandoned(self) -> set[tuple[Any, ...]]:
+        """(guest_ref, source_partition, source_offset) of the last thing added, if half an hour passed after it."""
+        added = [change for change in self._created("event") if (change.current or {})["type"] == "ADD"]
+        found = set()
+        for one in added:
+            until = one.at.time + 30 * MINUTE
+            known = min(self.reached[topic, one.at.partition] for topic in ("changelog.event", "changelog.order"))
+            more = [a for a in added if a.guest == one.guest and a.at.time <= until and a.at.offset > one.at.offset]
+            ordered = [o for o in self._created("order") if o.guest == one.guest and one.at.time <= o.at.time <= until]
+            if known >= until and not more and not ordered:
+                found.add((one.guest, one.at.partition, one.at.offset))
+        return found
+
+    def cancellations(self) -> set[tuple[Any, ...]]:
+        """(guest_ref, source_partition, source_offset) of every third cancellation within an hour."""
+        cancelled = [
+            change
+            for change in self.changes["order"]
+            if (change.current or {}).get("status") == "CANCELLED"
+            and (change.original or {}).get("status") != "CANCELLED"
+        ]
+        found = set()
+        for one in cancelled:
+            window = [
+                c
+                for c in cancelled
+                if c.guest == one.guest and 0 <= one.at.time - c.at.time <= 60 * MINUTE and c.at.offset <= one.at.offset
+            ]
+            if len(window) == 3:
+                found.add((one.guest, one.at.partition, one.at.offset))
+        return found
+
+    def large_first_order(self) -> set[tuple[Any, ...]]:
+        """(guest_ref, source_partition, source_offset) of the first order of 500 or more."""
+        first: dict[str, LogRecord] = {}
+        for order in self._created("order"):
+            if money((order.current or {})["total"]) >= 500:
+                first.setdefault(order.guest, order.at)
+        return {(guest, at.partition, at.offset) for guest, at in first.items()}

@@ -1,10 +1,11 @@
 """What the tests on real services share: reading the log whole, feeding it, asking, and running commands."""
 
+import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,10 @@ from runtime.settings import Settings, entity_of
 from serving import publication
 from serving.verify import verify
 from serving.wait import wait
+from speed.alerts import alert_topic
 from tests.oracle import LogRecord, Oracle
+from views.matching import matching
+from views.registry import all_views
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -39,6 +43,12 @@ READ = {
     "session_latest": "SELECT guest_ref, ref, channel, started_at, ended_at FROM {0}",
     "guest_spend": "SELECT guest_ref, currency, orders, total_spend FROM {0}",
     "product_sales": "SELECT day, sku, currency, quantity, revenue FROM {0}",
+    "pages": "SELECT hour, channel, events, array_join(transform(top_pages, page -> page.value || ':' || "
+    "CAST(page.number AS varchar)), ','), first_at, last_at, first_page, last_page FROM {0}",
+    "conversion": "SELECT day, type, channel, currency, orders, value FROM {0}",
+    "cancellations": "SELECT guest_ref, source_partition, source_offset FROM {0}",
+    "cart_abandoned": "SELECT guest_ref, source_partition, source_offset FROM {0}",
+    "large_first_order": "SELECT guest_ref, source_partition, source_offset FROM {0}",
 }
 
 
@@ -60,13 +70,17 @@ class Answer:
 
 
 def read_log(settings: Settings) -> list[LogRecord]:
-    """Every committed record that Kafka has, read by a plain consumer."""
-    ends = end_offsets(settings)
+    """Every committed record of the changelog that Kafka has."""
+    return read_topics(settings, end_offsets(settings))
+
+
+def read_topics(settings: Settings, topics: Mapping[str, Iterable[int]]) -> list[LogRecord]:
+    """Every committed record of topics (and their partitions), read by a plain consumer."""
     consumer = Consumer({
         "bootstrap.servers": settings.kafka.bootstrap, "group.id": "tests-reader", "enable.auto.commit": False,
         "isolation.level": "read_committed", "enable.partition.eof": True, "log_level": 3,
     })  # fmt: skip
-    places = {(topic, partition) for topic, parts in ends.items() for partition in parts}
+    places = {(topic, partition) for topic, parts in topics.items() for partition in parts}
     consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in places])
     log: list[LogRecord] = []
     while places:
@@ -76,9 +90,21 @@ def read_log(settings: Settings) -> list[LogRecord]:
                 places.discard((topic, partition))
             else:
                 key, value = message.key(), message.value()
-                log.append(LogRecord(topic, partition, message.offset() or 0, _bytes(key), _bytes(value)))
+                time = message.timestamp()[1] * 1000
+                log.append(LogRecord(topic, partition, message.offset() or 0, _bytes(key), _bytes(value), time))
     consumer.close()
     return log
+
+
+def alerts_sent(settings: Settings) -> list[tuple[str, str, int, int]]:
+    """(pattern, guest, partition and offset of the source) of every committed record of the alerts' topics."""
+    topics = [alert_topic(view) for view in matching(all_views()) if view.alert]
+    log = read_topics(settings, {topic: range(settings.kafka.partitions) for topic in topics})
+    alerts = [json.loads(record.value or b"") for record in log]
+    return [
+        (alert["pattern"], alert["guestRef"], alert["source"]["partition"], alert["source"]["offset"])
+        for alert in alerts
+    ]
 
 
 def _bytes(value: str | bytes | None) -> bytes | None:

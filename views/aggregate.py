@@ -289,10 +289,13 @@ class Aggregate(View):
 
     @property
     def contribution(self) -> Contribution:
-        states = dict.fromkeys([ROWS, *(state for measure in self.measures for state in measure.states)])
         condition = f"topic = 'changelog.{self.entity}' AND weight <> 0 AND ({self.where})"
         keys = (*self.keys, *(measure.cell for measure in self._spread))
-        return Contribution(self.name, condition, keys, tuple(states), self.unnest)
+        return Contribution(self.name, condition, keys, self._states, self.unnest)
+
+    @property
+    def _states(self) -> tuple[State, ...]:
+        return tuple(dict.fromkeys([ROWS, *(state for measure in self.measures for state in measure.states)]))
 
     @property
     def _spread(self) -> list[Quantiles | TopK]:

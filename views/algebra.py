@@ -43,6 +43,7 @@ REDUCERS: Mapping[str, Reducer] = {
     "distinct": Reducer(
         "collect_set({0})", "CAST(merge(CAST({0} AS HyperLogLog)) AS varbinary)", "bigint", "array<bigint>"
     ),
+    "list": Reducer("collect_list({0})", "flatten(array_agg({0}))", "string", "array<string>"),
 }
 """Every reducer is associative and commutative, which is the whole condition for a view to be exact in two layers."""
 

@@ -18,7 +18,19 @@ from infra import supervise
 from infra.home import Ports, port_is_free
 from runtime import ops
 from runtime.settings import Settings
-from tests.services import assert_exact, expected, feed, query, run, served, shop, start, status, until
+from tests.services import (
+    alerts_sent,
+    assert_exact,
+    expected,
+    feed,
+    query,
+    run,
+    served,
+    shop,
+    start,
+    status,
+    until,
+)
 from views.registry import view_names
 
 pytestmark = pytest.mark.faults
@@ -44,11 +56,15 @@ def go_on(settings: Settings, name: str) -> None:
     until(lambda: status()[name]["state"] == "running", 60, f"{name} runs")
 
 
-@pytest.mark.parametrize("point", ["speed.before-commit", "speed.after-commit"])
+AROUND = {"speed.before-commit": 21, "speed.after-commit": 22, "speed.after-alerts": 27}
+
+
+@pytest.mark.parametrize("point", AROUND)
 def test_speed_dies_around_its_commit(platform: Settings, point: str) -> None:
-    """Between Iceberg's commit and Spark's the epoch is there and not noted: its replay replaces it."""
+    """Between Iceberg's commit and Spark's the epoch is there and not noted: its replay replaces it. Its alerts are
+    sent between the two, each once."""
     stop(platform, "speed")
-    feed(platform, shop(21 if point == "speed.before-commit" else 22, 800))
+    feed(platform, shop(AROUND[point], 800))
     run_until_killed("speed.app", point)
     go_on(platform, "speed")
     assert_exact(platform)
@@ -58,6 +74,15 @@ def test_speed_dies_around_its_commit(platform: Settings, point: str) -> None:
         "HAVING count(*) > 1)",
     )
     assert doubled == [[0]]
+    assert_alerts_sent_once(platform)
+
+
+def assert_alerts_sent_once(settings: Settings) -> None:
+    """The alerts' topics hold exactly what the views say, each once."""
+    sent = alerts_sent(settings)
+    assert len(sent) > 0, "nothing to see"
+    rows = query(settings, "SELECT pattern, guest_ref, source_partition, source_offset FROM serving.alerts")
+    assert sorted(sent) == sorted(map(tuple, rows))
 
 
 def test_speed_dies_while_it_starts_again_and_while_it_works(platform: Settings) -> None:
@@ -84,6 +109,26 @@ def test_a_lost_store_of_identities_is_made_anew_from_the_log(platform: Settings
     go_on(platform, "speed")
     assert_exact(platform)
     assert store.exists()
+
+
+def test_lost_histories_stop_the_stream_until_a_new_generation_fills_them_from_the_archive(
+    platform: Settings,
+) -> None:
+    """What they know cannot be told from the log's end; so nothing is folded without it, and nothing is sent twice."""
+    run("batch")
+    feed(platform, shop(28, 400))
+    assert_exact(platform)
+    stop(platform, "speed")
+    (store,) = (platform.home / "histories").glob("*/*/0")
+    shutil.rmtree(store)
+    feed(platform, shop(29, 400))
+    supervise.start_service(platform, "speed")
+    until(lambda: "anabranch generation new" in str(status()["speed"].get("detail")), 60, "it says what to do")
+    run("generation", "new")
+    assert_exact(platform)
+    run("batch")
+    assert_exact(platform)
+    assert_alerts_sent_once(platform)
 
 
 @pytest.mark.parametrize("point", ["archiver.before-upload", "archiver.before-commit", "archiver.before-commit#3"])

@@ -1,11 +1,12 @@
 """The laws of the fold, for each kind of view: parts add up to the whole, and the whole is what plain Python says."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -13,12 +14,16 @@ from pyspark.sql.window import Window
 
 from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE, RECORD_DDL, classify
 from changelog.typed import typed
-from tests.logs import Log, logs
+from tests.logs import PARTITIONS, Log, logs
 from tests.oracle import LogRecord, Oracle
 from views.fold import Fold, combine, weighted
+from views.matching import folding, match_rows, matched, matching, progress_of, sides
 from views.registry import all_views, view_named
 
 pytestmark = pytest.mark.property
+
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate)
+"""No shrinking: an example costs Spark a second, and shrinking asks for hundreds."""
 
 READS: dict[str, tuple[str, Callable[[Oracle], set[str]]]] = {
     "order_latest": (
@@ -37,6 +42,13 @@ READS: dict[str, tuple[str, Callable[[Oracle], set[str]]]] = {
         "conv(hex(concat(substring(guests, 4, 1), substring(guests, 3, 1))), 16, 10))",
         lambda oracle: {"|".join([_micros(m), t, c, str(n), str(g)]) for m, t, c, n, g in oracle.traffic()},
     ),
+    "pages": (
+        "concat_ws('|', unix_micros(hour), channel, top_pages_value, rows, unix_micros(first_at), "
+        "unix_micros(last_at))",
+        lambda oracle: {
+            "|".join([_micros(h), c, p, str(n), _micros(f), _micros(t)]) for h, c, p, n, f, t in oracle.pages_by_value()
+        },
+    ),
     "sessions": (
         "concat_ws('|', guest_ref, unix_micros(started_at), unix_micros(ended_at), events)",
         lambda oracle: {"|".join([g, _micros(s), _micros(e), str(n)]) for g, s, e, n in oracle.sessions()},
@@ -46,7 +58,8 @@ READS: dict[str, tuple[str, Callable[[Oracle], set[str]]]] = {
         lambda oracle: {"|".join([r, f or "-", e or "-", c or "-"]) for r, f, e, c in oracle.guest_latest()},
     ),
     "session_latest": (
-        "concat_ws('|', guest_ref, ref, channel, unix_micros(started_at), coalesce(unix_micros(ended_at), '-'))",
+        "concat_ws('|', guest_ref, ref, channel, unix_micros(started_at), "
+        "coalesce(cast(unix_micros(ended_at) AS string), '-'))",
         lambda oracle: {
             "|".join([g, r, c, _micros(s), _micros(e) if e else "-"]) for g, r, c, s, e in oracle.session_latest()
         },
@@ -62,6 +75,28 @@ READS: dict[str, tuple[str, Callable[[Oracle], set[str]]]] = {
 }
 """For each view: its merged states as text in Spark SQL, and the same text from the oracle."""
 
+
+def _alerts(name: str, oracle: Oracle) -> set[str]:
+    return {"|".join(map(str, alert)) for alert in getattr(oracle, name)()}
+
+
+MATCHES: dict[str, tuple[str, Callable[[Oracle], set[str]]]] = {
+    "conversion": (
+        "concat_ws('|', day, type, channel, currency, rows, value)",
+        lambda oracle: {
+            "|".join([str(d), t, c, cur, str(n), f"{v:.4f}"]) for d, t, c, cur, n, v in oracle.conversion()
+        },
+    ),
+    **{
+        name: (
+            "concat_ws('|', guest_ref, source_partition, source_offset)",
+            partial(_alerts, name),
+        )
+        for name in ("cancellations", "cart_abandoned", "large_first_order")
+    },
+}
+"""The same for the views of matches, which are cut by position and not dealt."""
+
 READ = {"sessions"}
 """Views of which the text is over what people read, in SQL that Spark reads as Trino does."""
 
@@ -72,8 +107,8 @@ def _micros(time: datetime) -> str:
 
 
 def _frame(spark: SparkSession, records: list[LogRecord]) -> DataFrame:
-    time = datetime(2026, 1, 1, tzinfo=UTC)
-    rows = [(r.topic, r.partition, r.offset, time, r.key, r.value) for r in records]
+    began = datetime(1970, 1, 1, tzinfo=UTC)
+    rows = [(r.topic, r.partition, r.offset, began + timedelta(microseconds=r.time), r.key, r.value) for r in records]
     return spark.createDataFrame(rows, RECORD_DDL)
 
 
@@ -85,7 +120,7 @@ def _typed(spark: SparkSession, log: Log) -> DataFrame:
 
 
 def _text(states: DataFrame, view: str) -> set[str]:
-    expression, _ = READS[view]
+    expression, _ = (READS | MATCHES)[view]
     there = states.where(view_named(view).present)
     if view in READ:
         there = states.sparkSession.sql(view_named(view).read_sql("SELECT * FROM {states}"), states=states)
@@ -95,7 +130,7 @@ def _text(states: DataFrame, view: str) -> set[str]:
 
 
 @given(log=logs(), pieces=st.lists(st.integers(0, 2), min_size=1, max_size=7))
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_parts_add_up_to_the_whole_and_the_whole_is_the_oracle(
     spark: SparkSession, log: Log, pieces: list[int]
 ) -> None:
@@ -103,14 +138,15 @@ def test_parts_add_up_to_the_whole_and_the_whole_is_the_oracle(
     records = _typed(spark, log).persist()
     oracle = Oracle(log.records, log.bad)
     assert dict(oracle.kinds) == {row["kind"]: row["count"] for row in records.groupBy("kind").count().collect()}
-    fold = Fold(view.contribution for view in all_views())
-    assert set(READS) == {view.name for view in all_views()}, "a view without a law"
+    folds = folding(all_views())
+    fold = Fold(view.contribution for view in folds)
+    assert set(READS | MATCHES) == {view.name for view in all_views()}, "a view without a law"
     deal = F.element_at(F.array(*map(F.lit, pieces)), (F.col("kafka_offset") % len(pieces) + 1).cast("int"))
     dealt = records.withColumn("piece", deal)
     parts = [fold.reduced(fold.contributed(weighted(dealt.where(F.col("piece") == n)))) for n in range(3)]
     whole = fold.reduced(fold.contributed(weighted(records))).persist()
     union = parts[0].unionByName(parts[1]).unionByName(parts[2]).persist()
-    for view in all_views():
+    for view in folds:
         columns = fold.columns(view.name)
         expected = READS[view.name][1](oracle)
         mine = F.col("view") == view.name
@@ -121,14 +157,15 @@ def test_parts_add_up_to_the_whole_and_the_whole_is_the_oracle(
 
 
 @given(log=logs(), cut=st.integers(0, 40), epochs=st.integers(1, 3))
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_incremental_slices_equal_one_full_fold(spark: SparkSession, log: Log, cut: int, epochs: int) -> None:
     """Fold below a cut, then slice by slice above it; combining at any time changes nothing."""
     records = _typed(spark, log).persist()
     oracle = Oracle(log.records, log.bad)
-    fold = Fold(view.contribution for view in all_views())
+    folds = folding(all_views())
+    fold = Fold(view.contribution for view in folds)
     bounds = [0, cut, *(cut + 3 * n for n in range(1, epochs)), 1_000_000]
-    for view in all_views():
+    for view in folds:
         served: DataFrame | None = None
         for low, high in pairwise(bounds):
             part = records.where((F.col("kafka_offset") >= low) & (F.col("kafka_offset") < max(low, high)))
@@ -138,3 +175,27 @@ def test_incremental_slices_equal_one_full_fold(spark: SparkSession, log: Log, c
         assert served is not None
         assert _text(served, view.name) == READS[view.name][1](oracle)
     records.unpersist()
+
+
+@given(log=logs(), cut=st.integers(0, 20))
+@settings(max_examples=6, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_matches_below_a_cut_and_those_from_it_on_are_those_of_the_whole(
+    spark: SparkSession, log: Log, cut: int
+) -> None:
+    """The sides, in Spark, of a log with everything in it; how matches are cut in general says test_matches.py."""
+    views = matching(all_views())
+    records = _typed(spark, log).persist()
+    oracle = Oracle(log.records, log.bad)
+    topics = {topic for view in views for topic in view.topics}
+    start = {topic: dict.fromkeys(range(PARTITIONS), 0) for topic in topics}
+    middle = {topic: dict.fromkeys(range(PARTITIONS), cut) for topic in topics}
+    rows, before = sides(records, views), progress_of(records.where(F.col("kafka_offset") < cut))
+    below = matched(rows.where(F.col("kafka_offset") < cut), views, start, {}, before)
+    above = matched(rows, views, middle, before, progress_of(records))
+    fold = Fold(view.contribution for view in views)
+    states = fold.reduced(fold.contributed(match_rows(below.unionByName(above), views))).persist()
+    for view in views:
+        mine = states.where(F.col("view") == view.name).select(*fold.columns(view.name))
+        assert _text(combine(view.contribution, mine), view.name) == MATCHES[view.name][1](oracle)
+    for frame in (records, states):
+        frame.unpersist()

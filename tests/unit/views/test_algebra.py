@@ -12,9 +12,10 @@ import views
 from runtime.errors import DefinitionError, TerminalError
 from runtime.settings import ENTITIES
 from runtime.version import ROOT
-from views.aggregate import IMMUTABLE, ROWS, Aggregate, Average, Count, Measure, Sum
+from views.aggregate import IMMUTABLE, ROWS, Aggregate, Average, Count, Measure, Quantiles, Sum, TopK
 from views.algebra import REDUCERS, Field, Key, Read, State, View
 from views.latest import Latest
+from views.matching import Matches, Side, Trigger
 from views.registry import all_views, view_named, view_names, views_of
 
 pytestmark = pytest.mark.unit
@@ -119,7 +120,12 @@ def test_every_view_is_sound(view: View) -> None:
     assert contribution.keys
     assert len(set(names)) == len(names)
     assert {state.reducer for state in contribution.states} <= REDUCERS.keys()
-    assert contribution.condition.startswith(f"topic = 'changelog.{view.entity}' AND ")
+    if isinstance(view, Matches):
+        assert contribution.condition == f"matched = '{view.name}'"
+        assert view.entity in {side.entity for side in view.sides.values()}
+        assert view.triggers
+    else:
+        assert contribution.condition.startswith(f"topic = 'changelog.{view.entity}' AND ")
     assert all(
         field.name.isidentifier() and field.name == field.name.lower() and field.comment for field in view.fields
     )
@@ -187,3 +193,25 @@ def test_the_names_are_known_without_importing_a_view(more_views: Path) -> None:
 def test_a_view_that_is_not_there_is_said_with_those_that_are() -> None:
     with pytest.raises(DefinitionError, match=r"there is no view 'revenues'; there are .*\brevenue\b"):
         view_named("revenues")
+
+
+def test_a_pattern_that_waits_longer_than_it_reaches_or_has_no_side_is_refused() -> None:
+    def made(**changed: object) -> Matches:
+        settings: dict[str, object] = {
+            "name": "m", "comment": "c", "entity": "event", "keys": (COUNTRY,), "measures": (), "match": (),
+            "sides": {"a": Side("event")}, "triggers": {"a": Trigger(lambda seen, history: iter(()), 60)},
+            "reach_seconds": 60,
+        }  # fmt: skip
+        return Matches(**(settings | changed))  # type: ignore[arg-type]
+
+    assert made().topics == ("changelog.event",)
+    assert made().kept_seconds == 120
+    with pytest.raises(DefinitionError, match="view m: waits 60 s, and reaches 59 s"):
+        made(reach_seconds=59)
+    with pytest.raises(DefinitionError, match=r"view m: a trigger for \['a'\], and sides \['b'\]"):
+        made(sides={"b": Side("event")})
+
+
+def test_two_measures_that_need_a_key_more_are_refused() -> None:
+    with pytest.raises(DefinitionError, match="view a: q and t each need a key more"):
+        aggregate("event", Quantiles("q", "quantity", {"p": 0.5}, "c"), TopK("t", "sku", 3, "c"))
