@@ -31,6 +31,7 @@ def session(settings: Settings, name: str, driver_memory: str, extra: Mapping[st
         "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.python.daemon.module": "runtime.python_daemon",
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "1000000",
         **(extra or {}),
     }

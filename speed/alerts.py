@@ -8,6 +8,7 @@ reads the topics reads committed records.
 
 import json
 import logging
+import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -87,9 +88,12 @@ class Alerts:
         try:
             partitions = set(range(self._settings.kafka.partitions))
             consumer.assign([TopicPartition(topic, p, offsets_at(bootstrap, topic, p, since)) for p in partitions])
+            deadline = time.monotonic() + TIMEOUT
             while partitions:
-                messages = consumer.consume(1000, TIMEOUT)
-                if not messages:
+                messages = consumer.consume(1000, 0.1)  # it waits that long even if all that there is has come
+                if messages:
+                    deadline = time.monotonic() + TIMEOUT
+                elif time.monotonic() > deadline:
                     raise TransientError(f"{topic}: Kafka does not give what it holds within {TIMEOUT:.0f} s")
                 for message in messages:
                     error = message.error()

@@ -144,9 +144,9 @@ class Folds:
 
     def increments(self, reduced: DataFrame, found: DataFrame) -> DataFrame:
         """What the changes and the matches of an epoch add: ``view`` and one struct column for each contribution."""
-        of_changes = reduced.where(F.col("view") != SIDES).select("view", *self.changes.structs()).drop(SIDES)
+        of_changes = reduced.where(F.col("view") != SIDES).select("view", *self.changes.structs)
         of_matches = self.matches.increments(match_rows(found, self.matching))
-        return of_changes.unionByName(of_matches, allowMissingColumns=True)
+        return of_changes.drop(SIDES).unionByName(of_matches, allowMissingColumns=True)
 
 
 def start(

@@ -23,6 +23,7 @@ def records(spark: SparkSession, settings: Settings, generation: Generation) -> 
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
         .option("kafka.isolation.level", "read_committed")
+        .option("kafka.fetch.max.wait.ms", "5")  # a fetch that waits for more holds up the question where the log ends
         .option("assign", json.dumps(assigned))
         .option("startingOffsets", json.dumps(to_json(generation.start)))
         .option("failOnDataLoss", "true")

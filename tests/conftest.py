@@ -73,8 +73,8 @@ def airflow(platform: Settings) -> Iterator[AirflowApi]:
 
 
 ORDER = (
-    "test_end_to_end", "test_independent", "test_verify", "test_operations", "test_safeguards", "test_quality", "test_airflow", "ui",
-    "test_horizon",
+    "test_end_to_end", "test_independent", "test_verify", "test_operations", "test_safeguards", "test_quality",
+    "test_airflow", "ui", "test_horizon",
 )  # fmt: skip
 """The tests on one platform go on where those before left off: the first find an empty log, the later ones need
 Airflow, and the last takes the log away."""

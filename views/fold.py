@@ -7,6 +7,7 @@ views share, so that the width of the aggregation grows with the widest view and
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -115,16 +116,19 @@ class Fold:
         """Weighted rows → contributions: ``view``, ``position`` and the slots."""
         return rows.select(F.explode(F.expr(self._element)).alias("c")).select("c.*")
 
-    def reduced(self, contributed: DataFrame) -> DataFrame:
-        """Contributions → one row for each view and key: ``view`` and the slots."""
-        states = [
+    @cached_property
+    def _aggregations(self) -> list[Column]:
+        return [
             F.expr(REDUCERS[slot.reducer].fold.format(slot.name, "position"))
             .cast(REDUCERS[slot.reducer].folded or slot.type)
             .alias(slot.name)
             for slot in self._slots.values()
             if slot.reducer is not None
         ]
-        return contributed.groupBy("view", *self.key_slots).agg(*states)
+
+    def reduced(self, contributed: DataFrame) -> DataFrame:
+        """Contributions → one row for each view and key: ``view`` and the slots."""
+        return contributed.groupBy("view", *self.key_slots).agg(*self._aggregations)
 
     def columns(self, name: str) -> list[Column]:
         """The columns of one contribution's partial states, taken from the slots of reduced rows."""
@@ -133,8 +137,10 @@ class Fold:
             for field, place, reducer in self._places[name]
         ]
 
+    @cached_property
     def structs(self) -> list[Column]:
-        """One struct column for each contribution, named like it, null on the rows of the others."""
+        """One struct column for each contribution, named like it, null on the rows of the others. Made once: a stream
+        needs them every epoch."""
         return [
             F.when(F.col("view") == name, F.struct(*self.columns(name))).alias(name)
             for name in (contribution.name for contribution in self.contributions)
@@ -142,7 +148,7 @@ class Fold:
 
     def increments(self, rows: DataFrame) -> DataFrame:
         """The fold: weighted rows → ``view`` and one struct column for each contribution, one row for each key."""
-        return self.reduced(self.contributed(rows)).select("view", *self.structs())
+        return self.reduced(self.contributed(rows)).select("view", *self.structs)
 
 
 def weighted(changes: DataFrame, keep: Sequence[str] = ()) -> DataFrame:

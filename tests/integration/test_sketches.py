@@ -50,11 +50,11 @@ VIEW = Aggregate(
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100, 10_000, 1_000_000])
-@pytest.mark.parametrize("power", [0.1, 1, 6, -3])
+@pytest.mark.parametrize("power", [0.1, 1, 3, -3])
 def test_quantiles_are_within_one_percent_of_a_value_that_is_there(platform: Settings, size: int, power: float) -> None:
     """Values (n - size / 10) ** power, the sign kept: even, skewed, some negative, one of them 0."""
     shift = size // 10
-    spread = f"CAST(sign(n) * pow(abs(n), {power}) * 1e-3 AS decimal(38, 4))" if power > 0 else (
+    spread = f"CAST(sign(n) * pow(abs(n), {power}) * 1e-5 AS decimal(38, 4))" if power > 0 else (
         f"CAST(IF(n = 0, 0, sign(n) * pow(abs(n), {power}) * 1e6) AS decimal(38, 4))")  # fmt: skip
     numbers = (
         f"SELECT {spread} AS x FROM (SELECT a * 1000 + b - {shift} AS n FROM UNNEST(sequence(0, {(size - 1) // 1000})) "
