@@ -117,8 +117,9 @@ def archived(settings: Settings) -> Vector:
     return from_json(row["c"]) if row and row["c"] else {}
 
 
-def freshness(settings: Settings, rate: int, seconds: int) -> tuple[list[float], list[float]]:
-    """Seconds from Kafka's acknowledgement of a probe to its being seen: through Trino, and by a plain consumer.
+def freshness(settings: Settings, rate: int, seconds: int) -> tuple[list[float], list[float], list[float]]:
+    """Seconds from Kafka's acknowledgement of a probe to its being seen: through Trino, and by a plain consumer; and
+    the seconds that micro-batches took meanwhile.
 
     A probe is an event of a minute of its own among ``rate`` events a second. One is sent, then asked for with pauses
     of 300 ms until an answer shows it, and after a pause of random length the next one: asking all the time would
@@ -126,6 +127,7 @@ def freshness(settings: Settings, rate: int, seconds: int) -> tuple[list[float],
     """
     over = threading.Event()
     consumed: dict[bytes, float] = {}
+    epochs: dict[int, float] = {}
 
     def write() -> None:
         with ChangelogProducer(settings, rate) as producer:
@@ -164,6 +166,8 @@ def freshness(settings: Settings, rate: int, seconds: int) -> tuple[list[float],
                 time.sleep(0.3)
             seen = time.monotonic()
             if acknowledged - began > WARM_SECONDS:
+                epochs |= last_epoch(settings)
+            if acknowledged - began > WARM_SECONDS:
                 served.append(seen - acknowledged)
                 arrived.append(max(0.0, consumed.get(f"probe{n}".encode(), seen) - acknowledged))
             if seen - began > seconds:
@@ -172,7 +176,14 @@ def freshness(settings: Settings, rate: int, seconds: int) -> tuple[list[float],
     over.set()
     for thread in threads:
         thread.join()
-    return served, arrived
+    return served, arrived, list(epochs.values())
+
+
+def last_epoch(settings: Settings) -> dict[int, float]:
+    """The epoch that the speed layer ended last → the seconds that it took."""
+    with ops.connect(settings) as connection:
+        row = connection.execute("SELECT detail FROM services WHERE name = 'speed'").fetchone()
+    return {row["detail"]["epoch"]: row["detail"]["epoch_ms"]["triggerExecution"] / 1000} if row else {}
 
 
 def build_in_duckdb(settings: Settings) -> float:
@@ -234,10 +245,13 @@ def measure(settings: Settings, number: int, seconds: int, say: Callable[[str], 
     row("full build of all views", mine, f"{duck:.2f} s (DuckDB, traffic alone, local files)")
     publication.publish(settings, run["run"]["run_id"])
 
-    served, consumed = freshness(settings, 2000, seconds)
+    served, consumed, epochs = freshness(settings, 2000, seconds)
     peer = f"p50 {statistics.median(consumed):.2f} s, p99 {quantile(consumed, 0.99):.2f} s (a plain consumer)"
     mine = f"p50 {statistics.median(served):.2f} s, p99 {quantile(served, 0.99):.2f} s of {len(served)} probes"
     row("freshness at 2,000 events/s, acknowledged → seen through Trino", mine, peer)
+
+    mine = f"p50 {statistics.median(epochs):.2f} s, p95 {quantile(epochs, 0.95):.2f} s of {len(epochs)}"
+    row("micro-batch with all views meanwhile", mine, "-")
 
     took = timed(lambda: write_events(settings, number, "second")) + timed(lambda: wait(settings))
     what = f"{number:,} events more, first written → all seen, running for minutes"
