@@ -21,6 +21,7 @@ GUESTS = 500
 COUNTRIES = (("GB", "GBP"), ("FR", "EUR"), ("DE", "EUR"), ("IE", "EUR"), ("US", "USD"))
 CHANNELS = ("WEB", "WEB", "WEB", "MOBILE", "MOBILE", "EMAIL", "CALL_CENTER")
 NEXT_STATUS = {"PLACED": "PAID", "PAID": "SHIPPED", "SHIPPED": "DELIVERED"}
+PAGES = {"SEARCH": "/search", "CHECKOUT": "/checkout"}
 SKUS = [(f"sku-{n:03d}", Decimal(n * 37 % 9000 + 99) / 100) for n in range(200)]
 
 
@@ -132,7 +133,8 @@ class Shop:
             "sessionRef": session["ref"],
             "type": kind,
             "channel": session["channel"],
-            "sku": self._random.choice(SKUS)[0],
+            "sku": (sku := self._random.choice(SKUS)[0]),
+            "page": PAGES.get(kind, f"/product/{sku}"),
             "createdAt": timestamp(happened),
         }
         return self._write("event", ref, event)

@@ -37,13 +37,15 @@ CREATE TABLE latest AS SELECT topic, guest, coalesce(cur->>'ref', orig->>'ref') 
 DELETE FROM latest WHERE cur IS NULL;
 CREATE TABLE orders AS SELECT guest, ref, cur, cur->>'status' AS status, cur->>'currency' AS currency,
   cur->>'country' AS country, (cur->>'total')::decimal(18,4) AS total,
-  (cur->>'createdAt')::timestamptz AS at FROM latest WHERE topic = 'changelog.order';
+  (cur->>'createdAt')::timestamptz AS ts FROM latest WHERE topic = 'changelog.order';
 CREATE TABLE paid AS SELECT * FROM orders WHERE status <> 'CANCELLED';
-CREATE TABLE event AS SELECT guest, part, off, time, (cur->>'createdAt')::timestamptz AS at, cur->>'type' AS type,
+CREATE TABLE event AS SELECT guest, part, off, time, (cur->>'createdAt')::timestamptz AS ts, cur->>'type' AS type,
   cur->>'channel' AS channel, cur->>'page' AS page, orig IS NULL AS made FROM change WHERE topic = 'changelog.event';
-CREATE TABLE made AS SELECT guest, part, off, time, (cur->>'createdAt')::timestamptz AS at,
+CREATE TABLE made AS SELECT guest, part, off, time, (cur->>'createdAt')::timestamptz AS ts,
   cur->>'currency' AS currency, (cur->>'total')::decimal(18,4) AS total FROM change
   WHERE topic = 'changelog.order' AND orig IS NULL AND cur IS NOT NULL;
+CREATE TABLE cancelled AS SELECT guest, part, off, time FROM change WHERE topic = 'changelog.order' AND
+  cur->>'status' = 'CANCELLED' AND coalesce(orig->>'status', '') <> 'CANCELLED';
 """
 
 SAME: dict[str, tuple[str, str]] = {
@@ -62,7 +64,7 @@ SAME: dict[str, tuple[str, str]] = {
     ),
     "revenue": (
         "SELECT to_unixtime(hour), country, currency, orders, revenue, average_order_value FROM {0}",
-        "SELECT epoch(date_trunc('hour', at)), country, currency, count(*), sum(total), "
+        "SELECT epoch(date_trunc('hour', ts)), country, currency, count(*), sum(total), "
         "round(sum(total)::decimal(38,4) / count(*), 4) FROM paid GROUP BY ALL",
     ),
     "guest_spend": (
@@ -71,39 +73,37 @@ SAME: dict[str, tuple[str, str]] = {
     ),
     "product_sales": (
         "SELECT CAST(day AS varchar), sku, currency, quantity, revenue FROM {0}",
-        "SELECT date_trunc('day', at)::date::varchar, item->>'sku', currency, sum((item->>'quantity')::decimal(18,4)), "
+        "SELECT date_trunc('day', ts)::date::varchar, item->>'sku', currency, sum((item->>'quantity')::decimal(18,4)), "
         "sum(round((item->>'quantity')::decimal(18,4) * (item->>'unitPrice')::decimal(18,4), 4)) "
         "FROM (SELECT *, unnest((cur->'items')::json[]) AS item FROM paid) GROUP BY ALL",
     ),
     "traffic": (
         "SELECT to_unixtime(minute), type, channel, events FROM {0}",
-        "SELECT epoch(date_trunc('minute', at)), type, channel, count(*) FROM event GROUP BY ALL",
+        "SELECT epoch(date_trunc('minute', ts)), type, channel, count(*) FROM event GROUP BY ALL",
     ),
     "pages": (
         "SELECT to_unixtime(hour), channel, events, to_unixtime(first_at), to_unixtime(last_at) FROM {0}",
-        "SELECT epoch(date_trunc('hour', at)), channel, count(*), epoch(min(at)), epoch(max(at)) FROM event "
+        "SELECT epoch(date_trunc('hour', ts)), channel, count(*), epoch(min(ts)), epoch(max(ts)) FROM event "
         "WHERE page IS NOT NULL GROUP BY ALL",
     ),
     "sessions": (
         "SELECT guest_ref, to_unixtime(started_at), to_unixtime(ended_at), events FROM {0}",
-        "SELECT guest, epoch(min(at)), epoch(max(at)), count(*) FROM (SELECT *, sum(new) OVER (PARTITION BY guest "
-        "ORDER BY at, new DESC ROWS UNBOUNDED PRECEDING) AS session FROM (SELECT *, CASE WHEN at - lag(at) OVER "
-        "(PARTITION BY guest ORDER BY at) < INTERVAL 30 MINUTE THEN 0 ELSE 1 END AS new FROM event)) "
+        "SELECT guest, epoch(min(ts)), epoch(max(ts)), count(*) FROM (SELECT *, sum(new) OVER (PARTITION BY guest "
+        "ORDER BY ts, new DESC ROWS UNBOUNDED PRECEDING) AS session FROM (SELECT *, CASE WHEN ts - lag(ts) OVER "
+        "(PARTITION BY guest ORDER BY ts) < INTERVAL 30 MINUTE THEN 0 ELSE 1 END AS new FROM event)) "
         "GROUP BY guest, session",
     ),
     "conversion": (
         "SELECT CAST(day AS varchar), type, channel, currency, orders, value FROM {0}",
-        "SELECT date_trunc('day', at)::date::varchar, type, channel, currency, count(*), sum(total) FROM (SELECT "
-        "DISTINCT o.part, o.off, o.at, o.total, o.currency, e.type, e.channel FROM made o JOIN event e ON e.guest = "
-        "o.guest AND e.made AND e.at BETWEEN o.at - INTERVAL 1 HOUR AND o.at AND abs(e.time - o.time) <= 4200000000 "
+        "SELECT date_trunc('day', ts)::date::varchar, type, channel, currency, count(*), sum(total) FROM (SELECT "
+        "DISTINCT o.part, o.off, o.ts, o.total, o.currency, e.type, e.channel FROM made o JOIN event e ON e.guest = "
+        "o.guest AND e.made AND e.ts BETWEEN o.ts - INTERVAL 1 HOUR AND o.ts AND abs(e.time - o.time) <= 4200000000 "
         "WHERE e.type IN ('VIEW', 'ADD', 'CHECKOUT')) GROUP BY ALL",
     ),
     "cancellations": (
         "SELECT guest_ref, source_partition, source_offset FROM {0}",
-        "SELECT guest, part, off FROM (SELECT *, count(*) OVER (PARTITION BY guest ORDER BY time, off RANGE BETWEEN "
-        "3600000000 PRECEDING AND CURRENT ROW) AS n FROM (SELECT guest, part, off, time FROM change WHERE topic = "
-        "'changelog.order' AND cur->>'status' = 'CANCELLED' AND coalesce(orig->>'status', '') <> 'CANCELLED')) "
-        "WHERE n = 3",
+        "SELECT guest, part, off FROM cancelled a WHERE (SELECT count(*) FROM cancelled b WHERE b.guest = a.guest AND "
+        "b.off <= a.off AND b.time BETWEEN a.time - 3600000000 AND a.time) = 3",
     ),
     "large_first_order": (
         "SELECT guest_ref, source_partition, source_offset FROM {0}",
@@ -120,22 +120,22 @@ SAME: dict[str, tuple[str, str]] = {
     "top_products": (
         "SELECT CAST(day AS varchar), currency, rank, sku, revenue FROM {0}",
         "SELECT day, currency, rank() OVER (PARTITION BY day, currency ORDER BY revenue DESC), sku, revenue FROM "
-        "(SELECT date_trunc('day', at)::date::varchar AS day, currency, item->>'sku' AS sku, "
+        "(SELECT date_trunc('day', ts)::date::varchar AS day, currency, item->>'sku' AS sku, "
         "sum(round((item->>'quantity')::decimal(18,4) * (item->>'unitPrice')::decimal(18,4), 4)) AS revenue "
         "FROM (SELECT *, unnest((cur->'items')::json[]) AS item FROM paid) GROUP BY ALL)",
     ),
     "traffic_hopping": (
         "SELECT to_unixtime(window_start), type, channel, events, events_hour_before FROM {0}",
         "WITH w AS (SELECT hop, type, channel, count(*) AS n FROM (SELECT *, unnest([time_bucket(INTERVAL 15 MINUTE, "
-        "at), time_bucket(INTERVAL 15 MINUTE, at) - INTERVAL 15 MINUTE, time_bucket(INTERVAL 15 MINUTE, at) - INTERVAL "
-        "30 MINUTE, time_bucket(INTERVAL 15 MINUTE, at) - INTERVAL 45 MINUTE]) AS hop FROM event) GROUP BY ALL) "
+        "ts), time_bucket(INTERVAL 15 MINUTE, ts) - INTERVAL 15 MINUTE, time_bucket(INTERVAL 15 MINUTE, ts) - INTERVAL "
+        "30 MINUTE, time_bucket(INTERVAL 15 MINUTE, ts) - INTERVAL 45 MINUTE]) AS hop FROM event) GROUP BY ALL) "
         "SELECT epoch(a.hop), a.type, a.channel, a.n, coalesce(b.n, 0) FROM w a LEFT JOIN w b ON b.hop = a.hop - "
         "INTERVAL 1 HOUR AND b.type = a.type AND b.channel = a.channel",
     ),
     "traffic_rolling": (
         "SELECT to_unixtime(minute), type, channel, events, events_15m, events_previous_15m, events_day_before, "
         "events_week_before FROM {0}",
-        "WITH m AS (SELECT date_trunc('minute', at) AS minute, type, channel, count(*) AS n FROM event GROUP BY ALL) "
+        "WITH m AS (SELECT date_trunc('minute', ts) AS minute, type, channel, count(*) AS n FROM event GROUP BY ALL) "
         "SELECT epoch(minute), type, channel, n, (SELECT sum(n) FROM m b WHERE b.type = a.type AND b.channel = "
         "a.channel AND b.minute BETWEEN a.minute - INTERVAL 14 MINUTE AND a.minute), coalesce((SELECT sum(n) FROM m b "
         "WHERE b.type = a.type AND b.channel = a.channel AND b.minute BETWEEN a.minute - INTERVAL 29 MINUTE AND "
@@ -158,12 +158,12 @@ SAME: dict[str, tuple[str, str]] = {
 NEAR: dict[str, tuple[str, str, float]] = {
     "traffic": (
         "SELECT to_unixtime(minute), type, channel, guests FROM {0}",
-        "SELECT epoch(date_trunc('minute', at)), type, channel, count(DISTINCT guest) FROM event GROUP BY ALL",
+        "SELECT epoch(date_trunc('minute', ts)), type, channel, count(DISTINCT guest) FROM event GROUP BY ALL",
         0.03,
     ),
     "revenue": (
         "SELECT to_unixtime(hour), country, currency, p50_order_value, p95_order_value FROM {0}",
-        "SELECT epoch(date_trunc('hour', at)), country, currency, quantile_disc(total, 0.5), quantile_disc(total, 0.95)"
+        "SELECT epoch(date_trunc('hour', ts)), country, currency, quantile_disc(total, 0.5), quantile_disc(total, 0.95)"
         " FROM paid GROUP BY ALL",
         0.0100001,
     ),
