@@ -37,7 +37,7 @@ lint: setup ## format, lint and types
 test: lint chromium ## everything: lint, unit and property tests, then the tests on the real services
 	$(RUN) pytest -m "unit or property"
 	$(RUN) pytest -m "integration or ui"
-	$(RUN) pytest -m faults
+	$(RUN) pytest -m "faults and not slow"
 
 chromium: # the browser of the tests, from the distribution
 	@command -v chromium chromium-browser >/dev/null \
@@ -56,7 +56,7 @@ integration: setup ## tests on the real services
 ui: setup chromium ## tests of Airflow's interface in a browser; screenshots in test-results/
 	$(RUN) pytest -m ui
 
-faults: setup ## tests that kill real processes
+faults: setup ## all tests that kill real processes, also those that take long
 	$(RUN) pytest -m faults
 
 bench: setup ## freshness and throughput, measured on a platform of its own

@@ -302,6 +302,7 @@ def _ensure_schemas(lake: TrinoConnection) -> None:
         "lake.ops.epochs": sql.EPOCHS.format(pipeline="main"),
         "lake.ops.bad_records": sql.bad_records(["main"], [entity for entity in ENTITIES if (entity,) in archives]),
         "lake.serving.boundary": sql.BOUNDARY,
+        "lake.ops.columns": sql.columns([*all_views(), *derived_views()]),
     }
     for name, text in fixed.items():
         trino.execute(lake, f"CREATE OR REPLACE VIEW {name} SECURITY INVOKER AS {text}")

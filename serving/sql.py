@@ -71,6 +71,19 @@ def comparable(view: View) -> dict[str, str]:
     }
 
 
+def columns(views: Sequence[View | Derived]) -> str:
+    """``ops.columns``: what each column that people read means: view, column_name, comment.
+
+    A comment on a view's own column is a statement for each, and a publication, which replaces the view, drops it.
+    """
+    rows = ", ".join(
+        f"('{view.name}', '{column.name}', '{column.comment.replace(chr(39), chr(39) * 2)}')"
+        for view in views
+        for column in (view.columns if isinstance(view, Derived) else view.reads)
+    )
+    return f"SELECT * FROM (VALUES {rows}) AS t(view, column_name, comment)"
+
+
 EPOCHS = """
 SELECT '{pipeline}' AS pipeline, s.generation, s.epoch, s.journal.topic AS topic,
   s.journal.kafka_partition AS kafka_partition, s.journal.start_offset AS start_offset,

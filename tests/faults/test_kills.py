@@ -10,6 +10,7 @@ import signal
 
 import psutil
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 from changelog.archive.secor import read_object
 from changelog.archive.store import ArchiveStore
@@ -59,7 +60,12 @@ def go_on(settings: Settings, name: str) -> None:
 AROUND = {"speed.before-commit": 21, "speed.after-commit": 22, "speed.after-alerts": 27}
 
 
-@pytest.mark.parametrize("point", AROUND)
+def points(first: str, *others: str) -> list[ParameterSet]:
+    """Named kill points of one test: the first is the most telling, the others are for those who have time."""
+    return [pytest.param(first), *(pytest.param(other, marks=pytest.mark.slow) for other in others)]
+
+
+@pytest.mark.parametrize("point", points("speed.after-alerts", "speed.after-commit", "speed.before-commit"))
 def test_speed_dies_around_its_commit(platform: Settings, point: str) -> None:
     """Between Iceberg's commit and Spark's the epoch is there and not noted: its replay replaces it. Its alerts are
     sent between the two, each once."""
@@ -131,7 +137,9 @@ def test_lost_histories_stop_the_stream_until_a_new_generation_fills_them_from_t
     assert_alerts_sent_once(platform)
 
 
-@pytest.mark.parametrize("point", ["archiver.before-upload", "archiver.before-commit", "archiver.before-commit#3"])
+@pytest.mark.parametrize(
+    "point", points("archiver.before-commit", "archiver.before-upload", "archiver.before-commit#3")
+)
 def test_the_archiver_dies_between_upload_and_offset_commit(platform: Settings, point: str) -> None:
     """What is stored and not committed is consumed again, found in the store, and stored no second time."""
     stop(platform, "archiver")
@@ -160,14 +168,14 @@ def archived_ends(settings: Settings) -> dict[str, dict[int, int]]:
     return ends
 
 
-@pytest.mark.parametrize("point", ["ingest.before-commit", "ingest.after-commit", "ingest.after-commit#2"])
+@pytest.mark.parametrize("point", points("ingest.after-commit", "ingest.before-commit", "ingest.after-commit#2"))
 def test_ingest_dies_before_and_between_its_commits(platform: Settings, point: str) -> None:
     feed(platform, shop(50 + len(point), 300))
     run_until_killed("batch.run", point, "--full")
     assert_exact(platform)
 
 
-@pytest.mark.parametrize("point", ["build.before-write", "build.between-views"])
+@pytest.mark.parametrize("point", points("build.between-views", "build.before-write"))
 def test_build_dies_and_what_it_left_counts_for_nothing(platform: Settings, point: str) -> None:
     run_until_killed("batch.run", point, "--run-id", "interrupted")
     assert served(platform).difference(expected(platform)) == ""
@@ -197,7 +205,7 @@ def test_two_batch_runs_at_once_and_one_dies_half_way(platform: Settings) -> Non
     assert_exact(platform)
 
 
-@pytest.mark.parametrize("point", ["publish.recorded", "publish.between-views#2"])
+@pytest.mark.parametrize("point", points("publish.between-views#2", "publish.recorded"))
 def test_a_publication_that_dies_is_finished_by_whoever_comes_next(platform: Settings, point: str) -> None:
     feed(platform, shop(70 + len(point), 300))
     run("batch", "--no-publish")

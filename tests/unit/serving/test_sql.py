@@ -7,11 +7,11 @@ from dataclasses import replace
 import duckdb
 import pytest
 
-from serving.sql import BOUNDARY, EPOCHS, Pin, bad_records, batch_side, merged, speed_side, states
+from serving.sql import BOUNDARY, EPOCHS, Pin, bad_records, batch_side, columns, merged, speed_side, states
 from views.aggregate import Aggregate, Count, Sum
 from views.algebra import Field, Key, View
 from views.latest import Latest
-from views.registry import all_views
+from views.registry import all_views, derived_views
 
 pytestmark = pytest.mark.unit
 
@@ -162,3 +162,12 @@ def test_the_boundary_counts_only_what_was_published_to_the_end() -> None:
     assert "p.state = 'finished'" in BOUNDARY
     assert "j.epoch >= p.epoch" in BOUNDARY
     assert "j.generation = p.generation" in BOUNDARY
+
+
+def test_every_column_that_people_read_has_its_comment_in_sql() -> None:
+    connection = duckdb.connect()
+    rows = connection.execute(columns([*all_views(), *derived_views()])).fetchall()
+    assert len({row[:2] for row in rows}) == len(rows)
+    assert ("revenue", "orders", "orders that are not cancelled") in rows
+    assert ("alerts", "pattern", "the view that found it") in rows
+    assert all(row[2] for row in rows)
