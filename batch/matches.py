@@ -1,5 +1,7 @@
 """The views of matches in the batch layer: the same functions as in the stream, over histories from the archive."""
 
+from functools import reduce
+
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -28,22 +30,18 @@ def matches_between(
     nothing: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in end.items()}
     before, after = (_progress(spark, snapshots, views, at) for at in (start, end))
     read = raw_changes(spark, settings, snapshots, nothing, end) if objects else changes(spark, snapshots, nothing, end)
-    rows = sides(read, views)
-    if start != nothing:
-        reached = [
-            f"(view = '{view.name}'" + (f" AND time >= {_oldest(view, before, end)})" if view.kept_seconds else ")")
-            for view in views
-        ]
-        due = [
-            f"(view = '{view.name}' AND time >= {_known(view, before, end) - trigger.after_seconds * SECOND})"
-            for view in views
-            for trigger in view.triggers.values()
-            if trigger.after_seconds
-        ]
-        rows = rows.where(" OR ".join(reached)).persist()
-        touched = rows.where(" OR ".join([f"NOT ({below(start)})", *due])).select("guest", "view").distinct()
-        rows = rows.join(F.broadcast(touched), ["guest", "view"], "left_semi")
-    return matched(rows, views, start, before, after)
+    if start == nothing:
+        return matched(sides(read, views), views, start, before, after)
+    partitions = sorted({partition for topic in topics_of(views) for partition in end[topic]})
+    rows = reduce(DataFrame.unionByName, (sides(_reached(read, view, before, partitions), [view]) for view in views))
+    new = [f"NOT ({below(start)})"]
+    for view in views:
+        for trigger in view.triggers.values():
+            for partition in partitions if trigger.after_seconds else ():
+                since = view.progress(before, partition) - trigger.after_seconds * SECOND
+                new.append(f"(view = '{view.name}' AND kafka_partition = {partition} AND time >= {since})")
+    touched = rows.where(" OR ".join(new)).select("guest", "view").distinct()
+    return matched(rows.join(F.broadcast(touched), ["guest", "view"], "left_semi"), views, start, before, after)
 
 
 def _progress(spark: SparkSession, snapshots: dict[str, int], views: list[Matches], at: Vector) -> Progress:
@@ -52,11 +50,16 @@ def _progress(spark: SparkSession, snapshots: dict[str, int], views: list[Matche
     return progress_of(archived(spark, there).where(below(at)))
 
 
-def _known(view: Matches, progress: Progress, end: Vector) -> int:
-    """The time that every partition has reached."""
-    partitions = {partition for topic in view.topics for partition in end[topic]}
-    return min(view.progress(progress, partition) for partition in partitions)
-
-
-def _oldest(view: Matches, progress: Progress, end: Vector) -> int:
-    return _known(view, progress, end) - ((view.kept_seconds or 0) + CLOCK_SLACK) * SECOND
+def _reached(changes: DataFrame, view: Matches, progress: Progress, partitions: list[int]) -> DataFrame:
+    """The changes that a match of ``view`` can look at, told by columns that the archive has statistics of."""
+    of_topics = changes.where(F.col("topic").isin(*view.topics))
+    if view.kept_seconds is None:
+        return of_topics
+    kept = (view.kept_seconds + CLOCK_SLACK) * SECOND
+    since = {partition: view.progress(progress, partition) - kept for partition in partitions}
+    return of_topics.where(
+        " OR ".join(
+            f"(kafka_partition = {partition} AND append_time >= timestamp_micros({time}))"
+            for partition, time in since.items()
+        )
+    )

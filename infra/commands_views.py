@@ -19,6 +19,7 @@ from batch.plan import SERVED_LOCATION, Plan, parse_since
 from batch.report import EXIT_INCOMPLETE, Report, complain
 from changelog.positions import to_json
 from infra import supervise
+from infra.prepare import topics
 from runtime import ops, trino
 from runtime.errors import TerminalError
 from runtime.settings import Settings
@@ -277,6 +278,7 @@ def generation_new() -> None:
     warm switches to it.
     """
     settings = Settings()
+    topics(settings)  # a new view may alert
     with ops.connect(settings) as connection:
         begun = begin(settings, connection, "main")
     typer.echo(f"generation {begun.number} begins at {json.dumps(to_json(begun.start))}")

@@ -6,6 +6,7 @@ of the served one; then the nearest epoch below is taken and the number of recor
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -15,11 +16,12 @@ from changelog.positions import Vector, covers, from_json
 from runtime import ops, trino
 from runtime.errors import TerminalError
 from runtime.ops import Connection
-from runtime.settings import Settings, topic_of
+from runtime.settings import Settings, entity_of
 from serving import sql
 from serving.published import Served, current
 from serving.sql import Pin
 from views.algebra import View
+from views.matching import Matches
 from views.registry import view_named
 
 EXAMPLES = 20
@@ -114,7 +116,7 @@ def _compare(lake: TrinoConnection, connection: Connection, served: Served, new:
     if old.generation == new.generation:
         until, cut = max(old.epoch, new.epoch), vector if new.epoch > old.epoch else served.vector
     else:
-        until, cut, found.records_apart = _nearest(lake, served, vector, topic_of(view.entity))
+        until, cut, found.records_apart = _nearest(lake, served, vector, view.topics)
     found.late_copies = _late_copies(lake, view, served, until, cut)
     old = replace(old, until=until)
     new = replace(new, until=until if old.generation == new.generation else new.epoch)
@@ -128,14 +130,8 @@ def _compare(lake: TrinoConnection, connection: Connection, served: Served, new:
     return found
 
 
-def _keys(view: View) -> list[str]:
-    keys = {key.field.name for key in view.contribution.keys}
-    return [read.name for read in view.reads if read.name in keys]
-
-
 def _measures(view: View) -> list[str]:
-    keys = set(_keys(view))
-    return [read.name for read in view.reads if read.name not in keys]
+    return [read.name for read in view.reads if read.name not in view.identity]
 
 
 def _paired(view: View, old: Pin, new: Pin) -> str:
@@ -153,7 +149,7 @@ def _paired(view: View, old: Pin, new: Pin) -> str:
         for name in _measures(view)
         for here, side in (("served", "served"), ("NOT served", "run"))
     )
-    keys = ", ".join(_keys(view))
+    keys = ", ".join(view.identity)
     return (
         f"SELECT {keys}, bool_or(served) AS o, bool_or(NOT served) AS n{measures}\n"
         f"FROM ({sides[0]} UNION ALL {sides[1]})\nGROUP BY {keys}"
@@ -177,32 +173,51 @@ def _differences(view: View, old: Pin, new: Pin) -> str:
     """Rows that differ: the key, and each measure as it is served and as the run has it."""
     measures = "".join(f", {name}_served, {name}_run" for name in _measures(view))
     changed = " OR ".join(["NOT o", "NOT n", *(_differ(measure) for measure in _measures(view))])
-    return f"SELECT {', '.join(_keys(view))}{measures} FROM ({_paired(view, old, new)}) WHERE {changed}"
+    return f"SELECT {', '.join(view.identity)}{measures} FROM ({_paired(view, old, new)}) WHERE {changed}"
 
 
 def _late_copies(lake: TrinoConnection, view: View, served: Served, until: int, cut: Vector) -> int:
     """Changes that the speed layer counted from what is served to ``cut``, where its epoch ``until`` starts, less those
-    that the archive counts there."""
-    topic = topic_of(view.entity)
-    if until <= served.epoch:
+    that the archive counts there. For matches from the oldest epoch that is kept on: a copy stays in the histories."""
+    epoch, start = _oldest(lake, served) if isinstance(view, Matches) else (served.epoch, served.vector)
+    return sum(_copies(lake, topic, served.generation, epoch, start, until, cut) for topic in view.topics)
+
+
+def _oldest(lake: TrinoConnection, served: Served) -> tuple[int, Vector]:
+    """The oldest epoch of the served generation in the speed table, and where it starts."""
+    _, rows = trino.execute(
+        lake,
+        "SELECT s.journal.topic, s.journal.kafka_partition, min(s.epoch), min(s.journal.start_offset) "
+        f"FROM lake.speed.main s WHERE s.view = 'journal' AND s.generation = {served.generation} GROUP BY 1, 2",
+    )
+    start: Vector = {}
+    for topic, partition, _, offset in rows:
+        start.setdefault(topic, {})[partition] = offset
+    return (min(row[2] for row in rows), start) if rows else (served.epoch, served.vector)
+
+
+def _copies(
+    lake: TrinoConnection, topic: str, generation: int, epoch: int, start: Vector, until: int, cut: Vector
+) -> int:
+    if until <= epoch:
         return 0
     between = " OR ".join(
         f"(kafka_partition = {partition} AND kafka_offset >= {first} AND kafka_offset < {cut[topic][partition]})"
-        for partition, first in served.vector[topic].items()
+        for partition, first in start[topic].items()
     )
     _, rows = trino.execute(
         lake,
         "SELECT (SELECT sum(s.journal.changes) FROM lake.speed.main s WHERE s.view = 'journal' AND "
-        f"s.journal.topic = '{topic}' AND s.generation = {served.generation} AND s.epoch >= {served.epoch} AND "
-        f"s.epoch < {until}), (SELECT count(*) FROM lake.archive.\"{view.entity}\" WHERE kind = 'change' AND "
+        f"s.journal.topic = '{topic}' AND s.generation = {generation} AND s.epoch >= {epoch} AND "
+        f"s.epoch < {until}), (SELECT count(*) FROM lake.archive.\"{entity_of(topic)}\" WHERE kind = 'change' AND "
         f"({between}))",
     )
     return int(rows[0][0] or 0) - int(rows[0][1])
 
 
-def _nearest(lake: TrinoConnection, served: Served, vector: Vector, topic: str) -> tuple[int, Vector, int]:
+def _nearest(lake: TrinoConnection, served: Served, vector: Vector, topics: Sequence[str]) -> tuple[int, Vector, int]:
     """The last epoch of the served generation that starts at or before ``vector``, where it starts, and how many
-    records of ``topic`` lie between."""
+    records of ``topics`` lie between."""
     _, rows = trino.execute(
         lake,
         "SELECT s.epoch, s.journal.topic, s.journal.kafka_partition, s.journal.start_offset, s.journal.end_offset "
@@ -214,8 +229,8 @@ def _nearest(lake: TrinoConnection, served: Served, vector: Vector, topic: str) 
         starts.setdefault(epoch, {}).setdefault(name, {})[partition] = first
         starts.setdefault(epoch + 1, {}).setdefault(name, {}).setdefault(partition, end)
     until = max((epoch for epoch, start in starts.items() if covers(vector, start)), default=served.epoch)
-    apart = sum(vector[topic].values()) - sum(starts[until][topic].values())
-    return until, starts[until], abs(apart)
+    apart = sum(abs(sum(vector[topic].values()) - sum(starts[until][topic].values())) for topic in topics)
+    return until, starts[until], apart
 
 
 def described(report: Comparison) -> str:

@@ -70,9 +70,14 @@ class Alerts:
         self._producer.begin_transaction()
         for source, match in new.items():
             view = self._views[source.view]
-            self._producer.produce(
-                alert_topic(view), key=match["guest_ref"], value=json.dumps(_message(view, source, match))
-            )
+            value = json.dumps(_message(view, source, match))
+            while True:
+                try:
+                    self._producer.produce(alert_topic(view), key=match["guest_ref"], value=value)
+                    break
+                except BufferError:  # more than it holds
+                    self._producer.flush(TIMEOUT)
+            self._producer.poll(0)
         self._producer.commit_transaction(TIMEOUT)
         self._sent.update(new)
         log.info("%d alerts sent", len(new))

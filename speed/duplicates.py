@@ -23,7 +23,6 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from changelog.classify import CHANGE, DUPLICATE, RECORD, classify_batch
-from changelog.positions import Vector
 from changelog.topics import offsets_at
 from runtime.errors import TransientError
 
@@ -131,12 +130,13 @@ def identities(path: Path, horizon_seconds: int) -> Identities:
 
 
 def judge(
-    bootstrap: str, directory: Path, start: Vector, horizon_seconds: int
+    bootstrap: str, directory: Path, horizon_seconds: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What ``mapInArrow`` runs: classify records (``RECORD_DDL`` → ``CLASSIFIED_DDL``) and tell duplicates.
 
-    The records of a topic-partition come in the order of their offsets. ``start``: where the generation begins; what
-    lies before it is not looked for. Raises TransientError if a store is behind and Kafka does not answer.
+    The records of a topic-partition come in the order of their offsets. A store of a new generation reads what lies
+    before it as well, so it knows every copy within the horizon from its first record on. Raises TransientError if a
+    store is behind and Kafka does not answer.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -153,9 +153,7 @@ def judge(
                 store = identities(directory / f"{topic}-{partition}", horizon_seconds)
                 if (topic, partition) not in begun:
                     first, appended = rows[numbers[0]][0], rows[numbers[0]][1]
-                    _catch_up(
-                        bootstrap, store, topic, partition, start[topic][partition], first, appended, horizon_seconds
-                    )
+                    _catch_up(bootstrap, store, topic, partition, first, appended, horizon_seconds)
                     store.forget(appended)
                     begun.add((topic, partition))
                 changes = [number for number in numbers if kinds[number] == CHANGE]
@@ -185,14 +183,13 @@ def _catch_up(
     store: Identities,
     topic: str,
     partition: int,
-    start: int,
     first: int,
     appended: int,
     horizon_seconds: int,
 ) -> None:
     """Show the store what it lacks of the log before ``first``, as far back as the horizon reaches."""
     known = store.next()
-    reached = start if known is None else known
+    reached = 0 if known is None else known
     if reached >= first:
         return
     if first - reached > WORTH_ASKING:

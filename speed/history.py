@@ -23,7 +23,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from changelog.archive.columnar import archived, below, newest_snapshots
+from changelog.archive.columnar import archive_name, archived, below, newest_snapshots
 from changelog.positions import Vector
 from runtime.errors import ContractError
 from runtime.settings import Settings, entity_of
@@ -34,6 +34,7 @@ from views.matching import (
     MATCHED,
     SECOND,
     Matches,
+    Once,
     Progress,
     Seen,
     progress_of,
@@ -217,12 +218,12 @@ class Store:
         start: Vector,
         partition: int,
     ) -> Iterator[Seen]:
-        """Records of a side with ``low`` < time <= ``high``, if the side waits at all."""
+        """Records of a side with ``low`` <= time < ``high``, if the side waits at all."""
         number = self._numbers[view.name, side]
         cursor = transaction.cursor(db=self._times)
-        if not view.triggers[side].after_seconds or not cursor.set_range(number + _packed(low + 1)):
+        if not view.triggers[side].after_seconds or not cursor.set_range(number + _packed(low)):
             return
-        last = number + _packed(high + 1)
+        last = number + _packed(high)
         for name in map(bytes, cursor.iternext(keys=True, values=False)):
             if name >= last:
                 return
@@ -237,12 +238,13 @@ class Store:
         return Seen(side, guest, partition, offset, time, order, group, payload, new)
 
 
-class _Stored:
+class _Stored(Once):
     """The history of one guest for one view, in a store."""
 
     def __init__(
         self, store: Store, transaction: lmdb.Transaction, view: Matches, guest: str, start: Vector, partition: int
     ) -> None:
+        super().__init__()
         self._store, self._transaction, self._view = store, transaction, view
         self._guest, self._start, self._partition = guest, start, partition
 
@@ -344,12 +346,17 @@ def _fill(spark: SparkSession, directory: Path, start: Vector, views: Sequence[M
     partitions = sorted({partition for numbers in start.values() for partition in numbers})
     if any(offset for offsets in start.values() for offset in offsets.values()):
         entities = [entity_of(topic) for topic in topics_of(views)]
-        records = archived(spark, newest_snapshots(spark, entities)).where(below(start))
-        known = progress_of(records)
-        oldest = min(known.values(), default=0) - max(view.kept_seconds or 0 for view in views) * SECOND
+        there = newest_snapshots(spark, [e for e in entities if spark.catalog.tableExists(archive_name(e))])
+        records = archived(spark, there).where(below(start)) if there else None
+        known = progress_of(records) if records is not None else {}
         forever = [view for view in views if view.kept_seconds is None]
-        recent = F.unix_micros("append_time") >= oldest
-        parts = [(records.where(recent), views), (records.where(~recent), forever)]
+        kept = (max(view.kept_seconds or 0 for view in views) + CLOCK_SLACK) * SECOND
+        oldest = " ".join(
+            f"WHEN {partition} THEN {min(view.progress(known, partition) for view in views) - kept}"
+            for partition in partitions
+        )
+        recent = F.expr(f"unix_micros(append_time) >= CASE kafka_partition {oldest} END")
+        parts = [] if records is None else [(records.where(recent), views), (records.where(~recent), forever)]
         for part, of in parts:
             told = part.select("kafka_partition", F.expr(side_record(of)).alias("record")) if of else None
             if told is not None:
@@ -358,9 +365,9 @@ def _fill(spark: SparkSession, directory: Path, start: Vector, views: Sequence[M
                     _filler(directory, views), "n int"
                 ).collect()
     for partition in partitions:
-        there = Store(directory / str(partition), views)
-        there.begin(start, known, partition)
-        there.close()
+        begun = Store(directory / str(partition), views)
+        begun.begin(start, known, partition)
+        begun.close()
 
 
 def _filler(

@@ -38,9 +38,7 @@ def contributions(spark: SparkSession, settings: Settings, generation: Generatio
     All partitions are read in as many tasks as there are cores; copies of a record are in one partition, in order, so
     the lowest offset survives.
     """
-    told = judge(
-        settings.kafka.bootstrap, generation.identities(settings), generation.start, generation.horizon_seconds
-    )
+    told = judge(settings.kafka.bootstrap, generation.identities(settings), generation.horizon_seconds)
     tasks = spark.sparkContext.defaultParallelism
     classified = records(spark, settings, generation).coalesce(tasks).mapInArrow(told, CLASSIFIED_DDL)
     return fold.contributed(weighted(typed(classified), keep=("reason", "key", "value", "current", "original")))

@@ -102,7 +102,7 @@ SAME: dict[str, tuple[str, str]] = {
     ),
     "cart_abandoned": (
         "SELECT guest_ref, source_partition, source_offset FROM {0}",
-        "SELECT guest, part, off FROM event a WHERE type = 'ADD' AND made AND time + 1800000000 <= (SELECT min(t) FROM "
+        "SELECT guest, part, off FROM event a WHERE type = 'ADD' AND made AND time + 1800000000 < (SELECT min(t) FROM "
         "(SELECT max(l.time) AS t FROM log l WHERE l.part = a.part AND l.topic IN ('changelog.order', "
         "'changelog.event') GROUP BY l.topic)) AND NOT EXISTS (SELECT 1 FROM event b WHERE b.guest = a.guest AND "
         "b.type = 'ADD' AND b.off > a.off AND b.time <= a.time + 1800000000) AND NOT EXISTS (SELECT 1 FROM made o "

@@ -248,7 +248,7 @@ class Oracle:
             known = min(self.reached[topic, one.at.partition] for topic in ("changelog.event", "changelog.order"))
             more = [a for a in added if a.guest == one.guest and a.at.time <= until and a.at.offset > one.at.offset]
             ordered = [o for o in self._created("order") if o.guest == one.guest and one.at.time <= o.at.time <= until]
-            if known >= until and not more and not ordered:
+            if known > until and not more and not ordered:
                 found.add((one.guest, one.at.partition, one.at.offset))
         return found
 

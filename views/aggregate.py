@@ -290,8 +290,11 @@ class Aggregate(View):
     @property
     def contribution(self) -> Contribution:
         condition = f"topic = 'changelog.{self.entity}' AND weight <> 0 AND ({self.where})"
-        keys = (*self.keys, *(measure.cell for measure in self._spread))
-        return Contribution(self.name, condition, keys, self._states, self.unnest)
+        return Contribution(self.name, condition, self._all_keys, self._states, self.unnest)
+
+    @property
+    def _all_keys(self) -> tuple[Key, ...]:
+        return (*self.keys, *(measure.cell for measure in self._spread))
 
     @property
     def _states(self) -> tuple[State, ...]:

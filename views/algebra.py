@@ -126,6 +126,17 @@ class View(ABC):
         """Trino condition over the merged states: which groups still exist (weights may have cancelled out)."""
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """The topics that it is of."""
+        return (f"changelog.{self.entity}",)
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that tell the rows that people read apart."""
+        keys = {key.field.name for key in self.contribution.keys}
+        return tuple(read.name for read in self.reads if read.name in keys)
+
+    @property
     def fields(self) -> tuple[Field, ...]:
         """Columns of ``batch.<view>``, ``serving.<view>_states`` and the view's struct in ``speed.<pipeline>``."""
         return self.contribution.fields

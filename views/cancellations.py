@@ -1,6 +1,7 @@
 """Bursts of cancellations: the third order of one guest cancelled within an hour."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from views.alerting import Alert, alert
@@ -12,9 +13,9 @@ WITHIN = 3600
 
 def _burst(cancelled: Seen, history: History) -> Iterator[tuple[Any, ...]]:
     window = history.range("cancelled", "", cancelled.time - WITHIN * SECOND, cancelled.time)
-    orders = [seen["ref"] for seen in window if seen.offset <= cancelled.offset]
-    if len(orders) == MANY:
-        yield alert(cancelled, orders=orders)
+    so_far = list(islice((seen for seen in window if seen.offset <= cancelled.offset), MANY + 1))
+    if len(so_far) == MANY:
+        yield alert(cancelled, orders=[seen["ref"] for seen in so_far])
 
 
 VIEW = Alert(

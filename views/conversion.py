@@ -33,7 +33,7 @@ def _of_order(order: Seen, history: History) -> Iterator[tuple[Any, ...]]:
 def _of_event(event: Seen, history: History) -> Iterator[tuple[Any, ...]]:
     """Orders that are there already, and had no such event yet."""
     for order in history.range("order", "", event.order, event.order + HOUR * SECOND):
-        was_there = not order.new and event.near(order, REACH)
+        was_there = not order.new and event.near(order, REACH) and history.first((order.offset, event.group))
         if was_there and all(earlier.new for earlier in _before(order, event.group, history)):
             yield _match(order, event.group)
 

@@ -77,6 +77,9 @@ class Seen:
 class History(Protocol):
     """The records of one guest."""
 
+    def first(self, what: tuple[Any, ...]) -> bool:
+        """Whether this is asked for the first time: so that what many triggers lead to is looked at once."""
+
     def groups(self, side: str) -> Sequence[str]:
         """The groups that there are."""
 
@@ -120,10 +123,12 @@ class Matches(Aggregate):
             late = max(trigger.after_seconds for trigger in self.triggers.values())
             if late > self.reach_seconds:
                 raise DefinitionError(f"view {self.name}: waits {late} s, and reaches {self.reach_seconds} s")
+        if self.where != "true" or self.unnest is not None:
+            raise DefinitionError(f"view {self.name}: what is matched is said by its sides, not by where or unnest")
 
     @property
     def contribution(self) -> Contribution:
-        return Contribution(self.name, f"matched = '{self.name}'", tuple(self.keys), self._states)
+        return Contribution(self.name, f"matched = '{self.name}'", self._all_keys, self._states)
 
     @property
     def topics(self) -> tuple[str, ...]:
@@ -225,10 +230,24 @@ def progress_of(records: DataFrame) -> Progress:
     return {(row["topic"], row["kafka_partition"]): row["time"] for row in times.where("time IS NOT NULL").collect()}
 
 
-class Remembered:
+class Once:
+    """What was asked for already, in one look at a history."""
+
+    def __init__(self) -> None:
+        self._asked: set[tuple[Any, ...]] = set()
+
+    def first(self, what: tuple[Any, ...]) -> bool:
+        """See :class:`History`."""
+        new = what not in self._asked
+        self._asked.add(what)
+        return new
+
+
+class Remembered(Once):
     """The history of one guest for one view, in memory."""
 
     def __init__(self, records: Iterable[Seen]) -> None:
+        super().__init__()
         self._there: dict[str, dict[str, list[Seen]]] = {}
         for seen in records:
             self._there.setdefault(seen.side, {}).setdefault(seen.group, []).append(seen)
@@ -290,12 +309,13 @@ def seen_in(line: Mapping[str, Any], start: Mapping[str, Mapping[int, int]]) -> 
 
 
 def triggers(view: Matches, seen: Seen, before: Progress, after: Progress) -> bool:
-    """Whether a record is to be looked at: it is new, or the time after it has passed now."""
+    """Whether a record is to be looked at: it is new, or the time after it has passed now: it is past it, because more
+    may come of the last millisecond that is known."""
     trigger = view.triggers.get(seen.side)
     if trigger is None or not trigger.after_seconds:
         return trigger is not None and seen.new
     due = seen.time + trigger.after_seconds * SECOND
-    return view.progress(before, seen.partition) < due <= view.progress(after, seen.partition)
+    return view.progress(before, seen.partition) <= due < view.progress(after, seen.partition)
 
 
 def match_rows(found: DataFrame, views: Sequence[Matches]) -> DataFrame:

@@ -59,6 +59,11 @@ class Sessions(View):
         )
 
     @property
+    def identity(self) -> tuple[str, ...]:
+        """Several sessions of a guest are told apart by when they began."""
+        return ("guest_ref", "started_at")
+
+    @property
     def present(self) -> str:
         return "rows <> 0"
 

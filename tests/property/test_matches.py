@@ -224,16 +224,17 @@ def assert_law(log: list[LogRecord], cuts: list[tuple[int, int]], crashes: set[i
         assert later == epochs[middle:], "a generation that was filled from the archive"
 
 
-def record(topic: str, offset: int, seconds: int, created: int, **said: Any) -> LogRecord:
-    """A record of guest a, appended and created so many seconds after the beginning."""
+def record(topic: str, offset: int, seconds: int, created: int, original: bool = False, **said: Any) -> LogRecord:
+    """A record of guest a, appended and created so many seconds after the beginning; ``original``: an update."""
     at = (BEGAN + timedelta(seconds=created)).strftime("%Y-%m-%dT%H:%M:%S.000Z")
     current = {"ref": str(offset), "guestRef": "a", "createdAt": at, "channel": "WEB", **said}
-    value = json.dumps({"provenance": {"serviceName": "t", "identifier": f"{topic}{offset}"}, "current": current})
+    envelope = {"provenance": {"serviceName": "t", "identifier": f"{topic}{offset}"}, "current": current}
+    value = json.dumps(envelope | ({"original": current} if original else {}))
     time = int((BEGAN + timedelta(seconds=seconds)).timestamp()) * 1_000_000
     return LogRecord(f"changelog.{topic}", 1, offset, b"a", value.encode(), time)
 
 
-ORDER = {"currency": "EUR", "total": 600, "status": "PLACED"}
+ORDER: Any = {"currency": "EUR", "total": 600, "status": "PLACED"}
 CONSTRUCTED = {
     "two late events for one order": [
         record("order", 0, 10, 10, **ORDER),
@@ -253,6 +254,14 @@ CONSTRUCTED = {
         record("event", 0, 1, -1, type="VIEW"),
         record("event", 1, 2, 2, type="ADD"),
         record("event", 2, 20_001, 19_999, type="ADD"),
+    ],
+    "an order of the very last millisecond": [
+        record("event", 0, 0, 0, type="ADD"),
+        record("event", 1, 1800, 1800, type="SEARCH"),
+        record("order", 0, 1800, 1800, status="PAID", currency="EUR", total=1, original=True),
+        record("order", 1, 1800, 1800, **ORDER),
+        record("event", 2, 1801, 1801, type="SEARCH"),
+        record("order", 2, 1801, 1801, status="PAID", currency="EUR", total=1, original=True),
     ],
     "a cart that is left, and one that is not": [
         record("event", 0, 0, 0, type="ADD"),
