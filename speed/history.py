@@ -14,6 +14,7 @@ import json
 import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ class Store:
 
     def put(self, records: Iterable[SideRecord], epoch: int, start: Vector, end: Vector, partition: int) -> None:
         """Put in the records of an epoch, and how far time has come by its end; drop what is too old."""
-        with self._env.begin(write=True) as transaction:
+        with self._writing() as transaction:
             newest = {topic: self._time(transaction, topic, start[topic][partition]) for topic in end}
             before = dict(newest)
             for record in records:
@@ -118,9 +119,20 @@ class Store:
             self._forget(transaction, {(topic, partition): time for topic, time in before.items()}, partition)
             transaction.put(b"epoch", _packed(epoch), db=self._about)
 
+    @contextmanager
+    def _writing(self) -> Iterator[lmdb.Transaction]:
+        try:
+            with self._env.begin(write=True) as transaction:
+                yield transaction
+        except lmdb.MapFullError as error:
+            raise ContractError(
+                f"the histories at {self._env.path()} are full ({LIMIT_BYTES} bytes): a topic has stood still in this "
+                "partition, or a view of matches keeps too much; see docs/decisions/0018"
+            ) from error
+
     def fill(self, records: Iterable[SideRecord]) -> None:
         """Put in records of before the generation."""
-        with self._env.begin(write=True) as transaction:
+        with self._writing() as transaction:
             for record in records:
                 self._put(transaction, record)
 
