@@ -6,7 +6,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen
 
-.PHONY: help setup up down status demo test lint unit property integration ui faults bench clean chromium
+.PHONY: help setup up down status demo test slow lint unit property integration ui faults bench clean chromium
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,10 +34,13 @@ lint: setup ## format, lint and types
 	$(RUN) ruff check .
 	$(RUN) mypy
 
-test: lint chromium ## everything: lint, unit and property tests, then the tests on the real services
+test: lint chromium ## lint, unit and property tests, then the tests on the real services, but for the slow ones
 	$(RUN) pytest -m "unit or property"
-	$(RUN) pytest -m "integration or ui"
+	$(RUN) pytest -m "(integration or ui) and not slow"
 	$(RUN) pytest -m "faults and not slow"
+
+slow: setup ## the tests that `make test` leaves out because they take long
+	$(RUN) pytest -m slow
 
 chromium: # the browser of the tests, from the distribution
 	@command -v chromium chromium-browser >/dev/null \
@@ -56,7 +59,7 @@ integration: setup ## tests on the real services
 ui: setup chromium ## tests of Airflow's interface in a browser; screenshots in test-results/
 	$(RUN) pytest -m ui
 
-faults: setup ## all tests that kill real processes, also those that take long
+faults: setup ## all tests that kill real processes
 	$(RUN) pytest -m faults
 
 bench: setup ## freshness and throughput, measured on a platform of its own

@@ -13,7 +13,7 @@ import pytest
 
 from runtime.version import ROOT
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 TUTORIAL = (ROOT / "docs" / "add-a-view.md").read_text()
 CODE = re.search(r"Write `(views/\w+\.py)`:\n\n```python\n(.*?)```", TUTORIAL, re.DOTALL)
