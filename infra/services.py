@@ -178,6 +178,7 @@ def trino(settings: Settings, programs: Programs, ports: Ports) -> Service:
         f"-Dnode.data-dir={data(settings, 'trino')}",
         f"-Dconfig={config / 'config.properties'}",
         f"-Dlog.levels-file={config / 'log.properties'}",
+        *settings.trino.java_options.split(),
     ]
     command = [str(programs.java), *flags, "-cp", f"{programs.trino}/lib/*", "io.trino.server.TrinoServer"]
     return Service("trino", command, url=f"http://127.0.0.1:{ports.trino}/ui/")

@@ -77,11 +77,12 @@ class Database(_Section):
 
 
 class Trino(_Section):
-    """The query engine."""
+    """The query engine, and further options for its JVM."""
 
     host: str = "127.0.0.1"
     port: int = 29080
     user: str = "anabranch"
+    java_options: str = ""
 
 
 class Archiver(_Section):

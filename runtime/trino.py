@@ -1,6 +1,7 @@
 """Connections to Trino. Every statement is checked to its end: an error is raised here and nowhere later."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trino import exceptions
@@ -9,6 +10,9 @@ from trino.dbapi import connect as dbapi_connect
 
 from runtime.errors import TerminalError, TransientError
 from runtime.settings import Settings
+
+AT_ONCE = 4
+"""Statements that are run side by side: most of a statement on a view is waiting for catalog and storage."""
 
 
 def connect(settings: Settings, schema: str | None = None) -> Connection:
@@ -40,3 +44,17 @@ def execute(connection: Connection, sql: str) -> tuple[list[str], list[Sequence[
     except (exceptions.Error, OSError) as error:
         raise TransientError(f"Trino did not answer: {error}") from error
     return [column[0] for column in cursor.description or []], rows
+
+
+def execute_all(settings: Settings, statements: Iterable[str], after_each: Callable[[], None] = lambda: None) -> None:
+    """Run statements that give no rows, some at a time and in no order; ``after_each`` is called after each of them.
+
+    Raises what :func:`execute` raises, for the first that failed, once all have ended.
+    """
+
+    def one(sql: str) -> None:
+        execute(connect(settings), sql)
+        after_each()
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(one, statements))

@@ -171,15 +171,15 @@ def _check_there(settings: Settings, connection: Connection, pipeline: str, pair
     """Raise TerminalError unless both sides of each pair are still kept: maintenance retires what is old."""
     rows = connection.execute("SELECT * FROM speed_floors WHERE pipeline = %s", (pipeline,)).fetchall()
     floors = {row["generation"]: row["epoch"] for row in rows}
-    lake = trino.connect(settings)
+    tags = [
+        f"SELECT '{pair.view}' FROM lake.batch.\"{pair.view}$refs\" WHERE snapshot_id = {pair.snapshot}"
+        for pair in pairs
+        if pair.snapshot is not None
+    ]
+    kept = {view for (view,) in trino.execute(trino.connect(settings), " UNION ALL ".join(tags))[1]} if tags else set()
     for pair in pairs:
-        there = pair.epoch >= floors.get(pair.generation, 0)
-        if pair.snapshot is not None:
-            _, tags = trino.execute(
-                lake, f'SELECT 1 FROM lake.batch."{pair.view}$refs" WHERE snapshot_id = {pair.snapshot} LIMIT 1'
-            )
-            there = there and bool(tags)
-        if not there:
+        tagged = pair.snapshot is None or pair.view in kept
+        if not tagged or pair.epoch < floors.get(pair.generation, 0):
             raise TerminalError(
                 f"{pair.view}: maintenance has retired run {pair.run_id} (generation {pair.generation}, epoch "
                 f"{pair.epoch}, snapshot {pair.snapshot}); make a new one: anabranch batch"
@@ -244,7 +244,7 @@ def _serve(settings: Settings, connection: Connection, publication: int, kind: s
         "SELECT * FROM publication_views WHERE publication = %s ORDER BY view", (publication,)
     ).fetchall()
     lake = trino.connect(settings)
-    _ensure_schemas(lake)
+    _ensure_schemas(settings, lake)
     known = {view.name: view for view in all_views()}  # one whose definition is gone keeps serving what it served
     pairs = [pair for pair in map(pair_from_row, rows) if pair.view in known]
     texts = {}
@@ -258,10 +258,7 @@ def _serve(settings: Settings, connection: Connection, publication: int, kind: s
     for derived in derived_views():
         if renewed & set(derived.over) and pins.keys() >= set(derived.over):
             texts[derived.name] = (f"{derived.comment}. publication {publication}: {kind}", sql.derived(derived, pins))
-    for name, (comment, text) in texts.items():
-        quoted = comment.replace("'", "''")
-        trino.execute(lake, f"CREATE OR REPLACE VIEW lake.serving.{name} COMMENT '{quoted}' SECURITY INVOKER AS {text}")
-        faults.point("publish.between-views")
+    trino.execute_all(settings, (_create(*text) for text in texts.items()), _between)
     said = views_say(lake)
     wrong = [name for name in texts if said.get(name) != publication]
     if wrong:
@@ -269,6 +266,15 @@ def _serve(settings: Settings, connection: Connection, publication: int, kind: s
     connection.execute(
         "UPDATE publications SET state = 'finished', finished_at = now() WHERE publication = %s", (publication,)
     )
+
+
+def _create(name: str, text: tuple[str, str]) -> str:
+    comment, select = text[0].replace("'", "''"), text[1]
+    return f"CREATE OR REPLACE VIEW lake.serving.{name} COMMENT '{comment}' SECURITY INVOKER AS {select}"
+
+
+def _between() -> None:
+    faults.point("publish.between-views")
 
 
 def _says(publication: int, kind: str, pair: Served) -> str:
@@ -290,7 +296,7 @@ def views_say(lake: TrinoConnection) -> dict[str, int]:
     }
 
 
-def _ensure_schemas(lake: TrinoConnection) -> None:
+def _ensure_schemas(settings: Settings, lake: TrinoConnection) -> None:
     """The schemas of what Trino owns, and the views that depend on no publication."""
     for schema in ("serving", "ops"):
         trino.execute(lake, f"CREATE SCHEMA IF NOT EXISTS lake.{schema}")
@@ -304,5 +310,6 @@ def _ensure_schemas(lake: TrinoConnection) -> None:
         "lake.serving.boundary": sql.BOUNDARY,
         "lake.ops.columns": sql.columns([*all_views(), *derived_views()]),
     }
-    for name, text in fixed.items():
-        trino.execute(lake, f"CREATE OR REPLACE VIEW {name} SECURITY INVOKER AS {text}")
+    trino.execute_all(
+        settings, (f"CREATE OR REPLACE VIEW {name} SECURITY INVOKER AS {text}" for name, text in fixed.items())
+    )

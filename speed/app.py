@@ -36,8 +36,9 @@ from runtime.settings import Settings
 from runtime.spark import session
 from speed.alerts import Alerts
 from speed.compaction import compact
+from speed.filling import known_until, ready
 from speed.generation import Generation, resume
-from speed.history import known_until, look, ready, sizes
+from speed.history import look, sizes
 from speed.journal import BAD_RECORDS, JOURNAL, SIDES, sides_of
 from speed.positions import epoch_range, last_epoch, position_rows
 from speed.stream import contributions
@@ -173,15 +174,12 @@ def start(
         reduced = folds.changes.reduced(rows).persist()  # small, and read twice
         looking = look(histories, folds.matching, epoch, start, end)
         found = folds.sides(reduced).mapInArrow(looking, MATCHED_DDL).persist()
+        here = batch.sparkSession.sql(f"SELECT * FROM VALUES ({generation.number}, {epoch}L) AS t(generation, epoch)")
         produced = (
             folds.increments(reduced, found)
             .coalesce(1)  # one file an epoch
-            .select(
-                F.lit(generation.number).alias("generation"),
-                F.lit(epoch).cast("bigint").alias("epoch"),
-                "view",
-                *(contribution.name for contribution in folds.contributions),
-            )
+            .crossJoin(F.broadcast(here))  # as literals they would be in the code that Spark makes and compiles
+            .select("generation", "epoch", "view", *(contribution.name for contribution in folds.contributions))
         )
         faults.point("speed.before-commit")
         try:

@@ -10,26 +10,19 @@ epoch: one that has missed an epoch (lost, or put back from a copy) is refused, 
 """
 
 import hashlib
-import json
-import shutil
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import lmdb
+import orjson
 import pyarrow as pa
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
-from changelog.archive.columnar import archive_name, archived, below, newest_snapshots
 from changelog.positions import Vector
 from runtime.errors import ContractError
-from runtime.settings import Settings, entity_of
-from speed.generation import Generation
-from speed.positions import last_epoch
 from views.matching import (
     CLOCK_SLACK,
     MATCHED,
@@ -38,11 +31,8 @@ from views.matching import (
     Once,
     Progress,
     Seen,
-    progress_of,
     seen_in,
-    side_record,
     side_rows,
-    topics_of,
 )
 
 SideRecord = Mapping[str, Any]
@@ -64,6 +54,7 @@ def _unpacked(text: bytes) -> int:
     return int(_NUMBER.unpack(text)[0]) - _SIGN
 
 
+@lru_cache(1 << 16)
 def _digest(text: str) -> bytes:
     """16 bytes that stand for a guest or a group: names in the store have one length."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
@@ -106,14 +97,14 @@ class Store:
     def _used(self) -> int:
         return int((self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"])
 
-    def put(self, records: Iterable[SideRecord], epoch: int, start: Vector, end: Vector, partition: int) -> None:
+    def put(self, records: Sequence[SideRecord], epoch: int, start: Vector, end: Vector, partition: int) -> None:
         """Put in the records of an epoch, and how far time has come by its end; drop what is too old."""
         with self._writing() as transaction:
             newest = {topic: self._time(transaction, topic, start[topic][partition]) for topic in end}
             before = dict(newest)
             for record in records:
                 newest[record["topic"]] = max(newest[record["topic"]], record["time"])
-                self._put(transaction, record)
+            self._put(transaction, records)
             for topic, time in newest.items():
                 self._note(transaction, topic, start[topic][partition], end[topic][partition], time)
             self._forget(transaction, {(topic, partition): time for topic, time in before.items()}, partition)
@@ -133,8 +124,7 @@ class Store:
     def fill(self, records: Iterable[SideRecord]) -> None:
         """Put in records of before the generation."""
         with self._writing() as transaction:
-            for record in records:
-                self._put(transaction, record)
+            self._put(transaction, records)
 
     def begin(self, start: Vector, known: Progress, partition: int) -> None:
         """All of before the generation is in; so far time has come at its ``start``."""
@@ -144,13 +134,18 @@ class Store:
                 self._note(transaction, topic, at, at, known.get((topic, partition), 0))
             transaction.put(b"epoch", _packed(-1), db=self._about)
 
-    def _put(self, transaction: lmdb.Transaction, record: SideRecord) -> None:
-        for line in side_rows(record):
-            name, time = self._name(line), line["time"]
-            value = json.dumps([time, line["guest"], line["group"], line["payload"]]).encode()
-            transaction.put(name, value, db=self.records)
-            if self._views[line["view"]].kept_seconds is not None:
-                transaction.put(name[:1] + _packed(time) + name[1:], b"", db=self._times)
+    def _put(self, transaction: lmdb.Transaction, records: Iterable[SideRecord]) -> None:
+        lines = [(self._name(line), line) for record in records for line in side_rows(record)]
+        values = [
+            (name, orjson.dumps((line["time"], line["guest"], line["group"], line["payload"]))) for name, line in lines
+        ]
+        times = [
+            (name[:1] + _packed(line["time"]) + name[1:], b"")
+            for name, line in lines
+            if self._views[line["view"]].kept_seconds is not None
+        ]
+        transaction.cursor(db=self.records).putmulti(values)
+        transaction.cursor(db=self._times).putmulti(times)
 
     def _name(self, line: Mapping[str, Any]) -> bytes:
         """Side, guest and group in front, so that a history is one stretch; then order and offset."""
@@ -244,7 +239,7 @@ class Store:
 
     def seen(self, view: Matches, side: str, name: bytes, value: bytes, start: Vector, partition: int) -> Seen:
         """The record of this name and value."""
-        time, guest, group, payload = json.loads(value)
+        time, guest, group, payload = orjson.loads(value)
         order, offset = _unpacked(name[-16:-8]), _unpacked(name[-8:])
         new = offset >= start[f"changelog.{view.sides[side].entity}"][partition]
         return Seen(side, guest, partition, offset, time, order, group, payload, new)
@@ -267,7 +262,7 @@ class _Stored(Once):
         found = []
         there = cursor.set_range(head)
         while there and (name := _name(cursor)).startswith(head):
-            found.append(str(json.loads(bytes(cursor.value()))[2]))
+            found.append(str(orjson.loads(cursor.value())[2]))
             there = cursor.set_range(name[: len(head) + 16] + _LAST)
         return found
 
@@ -310,7 +305,7 @@ def look(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         partitions = {row["kafka_partition"]: row["records"] for batch in batches for row in batch.to_pylist()}
         for partition, texts in partitions.items():
-            records = [json.loads(text) for text in texts]
+            records = [orjson.loads(text) for text in texts]
             there = store(directory / str(partition), views)
             check(there, epoch - 1, directory / str(partition))
             there.put(records, epoch, start, end, partition)
@@ -328,87 +323,6 @@ def check(there: Store, done: int, path: Path) -> None:
             f"{path}: the histories of guests stand at epoch {there.epoch()}, the checkpoint at {done}: they were lost "
             "or put back; begin a new generation: anabranch generation new"
         )
-
-
-def ready(spark: SparkSession, settings: Settings, generation: Generation, views: Sequence[Matches]) -> None:
-    """See to it that the histories of a generation are where its checkpoint is: fill them from the archive before its
-    first epoch, check them before any other. A second call changes nothing.
-
-    Raises ContractError if they were lost.
-    """
-    directory, checkpoint = generation.histories(settings), generation.checkpoint(settings)
-    for earlier in directory.parent.glob("[0-9]*"):
-        if int(earlier.name) < generation.number:  # it never runs again
-            shutil.rmtree(earlier)
-    if not any((checkpoint / "offsets").glob("[0-9]*")):
-        shutil.rmtree(directory, ignore_errors=True)
-        _fill(spark, directory, generation.start, views)
-    done, _ = last_epoch(checkpoint, generation.start)
-    for partition in next(iter(generation.start.values())):
-        path = directory / str(partition)
-        there = Store(path, views)
-        check(there, -1 if done is None else done, path)
-        there.close()
-
-
-def _fill(spark: SparkSession, directory: Path, start: Vector, views: Sequence[Matches]) -> None:
-    """Put in what a match after ``start`` can reach, and how far time has come there. All of it is archived: a
-    generation begins at the archived position at the latest."""
-    known: Progress = {}
-    partitions = sorted({partition for numbers in start.values() for partition in numbers})
-    if any(offset for offsets in start.values() for offset in offsets.values()):
-        entities = [entity_of(topic) for topic in topics_of(views)]
-        there = newest_snapshots(spark, [e for e in entities if spark.catalog.tableExists(archive_name(e))])
-        records = archived(spark, there).where(below(start)) if there else None
-        known = progress_of(records) if records is not None else {}
-        forever = [view for view in views if view.kept_seconds is None]
-        kept = (max(view.kept_seconds or 0 for view in views) + CLOCK_SLACK) * SECOND
-        oldest = " ".join(
-            f"WHEN {partition} THEN {min(view.progress(known, partition) for view in views) - kept}"
-            for partition in partitions
-        )
-        recent = F.expr(f"unix_micros(append_time) >= CASE kafka_partition {oldest} END")
-        parts = [] if records is None else [(records.where(recent), views), (records.where(~recent), forever)]
-        for part, of in parts:
-            told = part.select("kafka_partition", F.expr(side_record(of)).alias("record")) if of else None
-            if told is not None:
-                told = told.where("get_json_object(record, '$.sides[0]') IS NOT NULL")
-                told.repartition(len(partitions), "kafka_partition").mapInArrow(
-                    _filler(directory, views), "n int"
-                ).collect()
-    for partition in partitions:
-        begun = Store(directory / str(partition), views)
-        begun.begin(start, known, partition)
-        begun.close()
-
-
-def _filler(
-    directory: Path, views: Sequence[Matches]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What ``mapInArrow`` runs: ``kafka_partition``, ``record`` → nothing; they are in the stores then."""
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            partitions: dict[int, list[SideRecord]] = {}
-            for row in batch.to_pylist():
-                partitions.setdefault(row["kafka_partition"], []).append(json.loads(row["record"]))
-            for partition, records in partitions.items():
-                store(directory / str(partition), views).fill(records)
-        yield from ()
-
-    return run
-
-
-def known_until(directory: Path, views: Sequence[Matches], checkpoint: Path, generation: Generation) -> datetime:
-    """Up to when the log was known by the end of the last epoch that is done: what comes of later ones, and of that
-    which a crash interrupted, comes later."""
-    _, position = last_epoch(checkpoint, generation.start)
-    times = []
-    for partition in next(iter(position.values())):
-        there = Store(directory / str(partition), views)
-        times += [there.time(topic, position[topic][partition]) for topic in topics_of(views)]
-        there.close()
-    return datetime.fromtimestamp(min(times) / SECOND, UTC)
 
 
 def sizes(directory: Path, views: Sequence[Matches]) -> dict[str, object]:

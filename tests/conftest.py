@@ -34,7 +34,8 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Settings]:
         patch.setenv("ANABRANCH_SPEED__BUCKET_EPOCHS", "16")
         patch.setenv("ANABRANCH_BATCH__IDLE_SECONDS", "15")
         patch.setenv("ANABRANCH_BATCH__RETRY_SECONDS", "1")
-        patch.setenv("ANABRANCH_SPARK__JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")  # jobs that are over before it pays
+        for program in ("SPARK", "TRINO"):  # over before it pays to compile them well
+            patch.setenv(f"ANABRANCH_{program}__JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
         lines: list[str] = []
         try:
             yield local_platform.up(lines.append)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,11 +126,12 @@ def expected(settings: Settings) -> Answer:
 
 def served(settings: Settings) -> Answer:
     """What the merged views say now."""
-    lake = trino.connect(settings)
-    return Answer({
-        view: {tuple(row) for row in trino.execute(lake, sql.format(f"serving.{view}"))[1]}
-        for view, sql in READ.items()
-    })  # fmt: skip
+
+    def read(view: str) -> set[tuple[Any, ...]]:
+        return {tuple(row) for row in trino.execute(trino.connect(settings), READ[view].format(f"serving.{view}"))[1]}
+
+    with ThreadPoolExecutor(trino.AT_ONCE) as pool:
+        return Answer(dict(zip(READ, pool.map(read, READ), strict=True)))
 
 
 def assert_exact(settings: Settings) -> None:

@@ -103,6 +103,7 @@ def test_speed_dies_while_it_starts_again_and_while_it_works(platform: Settings)
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_a_lost_store_of_identities_is_made_anew_from_the_log(platform: Settings) -> None:
     """Everything is sent again after the store that would know it is gone."""
     records = shop(26, 400)
@@ -196,6 +197,7 @@ def test_the_run_that_died_is_run_again_under_its_name(platform: Settings) -> No
         assert branches == [], "a branch was left behind"
 
 
+@pytest.mark.slow
 def test_two_batch_runs_at_once_and_one_dies_half_way(platform: Settings) -> None:
     """Of two ingests at once neither doubles a row, whoever comes first and whoever dies."""
     feed(platform, shop(61, 600))
@@ -224,6 +226,7 @@ def test_a_publication_that_dies_is_finished_by_whoever_comes_next(platform: Set
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_a_killed_supervisor_leaves_nothing_that_up_does_not_mend(platform: Settings) -> None:
     supervisor = psutil.Process(int((platform.home / "run" / "supervisord.pid").read_text()))
     supervisor.kill()

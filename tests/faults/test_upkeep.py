@@ -14,7 +14,7 @@ from runtime.settings import Settings
 from speed.compaction import STEP
 from tests.services import assert_exact, batch, query, run, until
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 BUCKETS = 4
 """How many buckets of epochs the stream fills meanwhile."""

@@ -97,6 +97,7 @@ def test_a_run_publishes_what_was_archived_and_the_next_one_has_nothing_to_do(
     assert boundary(platform) == after
 
 
+@pytest.mark.slow
 def test_after_a_rollback_a_run_publishes_nothing_and_is_no_failure(airflow: AirflowApi, platform: Settings) -> None:
     rollback(platform, [])
     try:
@@ -111,6 +112,7 @@ def test_after_a_rollback_a_run_publishes_nothing_and_is_no_failure(airflow: Air
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_a_task_that_is_taken_away_and_then_a_scheduler_that_is_killed(airflow: AirflowApi, platform: Settings) -> None:
     """The task's Spark driver ends with it, and it can be run again; meanwhile the scheduler dies, comes back with
     nothing of its earlier life left, and finishes the run."""
@@ -143,6 +145,7 @@ def _zombie(process: psutil.Process) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["airflow-api", "airflow-dag-processor", "airflow-triggerer"])
 def test_a_service_of_airflow_that_is_killed_comes_back(airflow: AirflowApi, platform: Settings, name: str) -> None:
     pid = status()[name]["pid"]
@@ -194,6 +197,7 @@ def test_two_recomputes_at_once_and_each_publishes_what_it_was_asked_for(
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_a_recompute_that_only_compares_publishes_nothing(airflow: AirflowApi, platform: Settings) -> None:
     before = boundary(platform)
     run = airflow.trigger("full_recompute", publish="compare only")
@@ -223,6 +227,7 @@ def test_a_rollback_through_its_form_is_done_once_however_often_it_is_cleared(
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_history_is_replayed_elsewhere_through_its_form(airflow: AirflowApi, platform: Settings) -> None:
     before = boundary(platform)
     run = airflow.trigger("replay", location="again")

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from changelog.envelope import encode, envelope
 from changelog.producer import PARTITIONER, Record
 from runtime import trino
 from runtime.settings import Settings
-from tests.services import assert_exact, feed, query, run, served, shop
+from serving import publication
+from tests.services import assert_exact, batch, feed, query, run, served, shop
 from views.registry import view_names
 
 pytestmark = pytest.mark.integration
@@ -113,7 +115,7 @@ def test_rollback_serves_what_was_before_and_the_next_run_builds_on_that(platfor
     assert_exact(platform)
 
 
-def test_rollback_of_one_view_leaves_the_others(platform: Settings) -> None:
+def test_rollback_of_one_view_leaves_the_others(platform: Settings, lake: SparkSession) -> None:
     before = boundary()
     run("rollback", "revenue")
     after = boundary()
@@ -121,7 +123,7 @@ def test_rollback_of_one_view_leaves_the_others(platform: Settings) -> None:
     assert after["revenue"]["epoch"] < before["revenue"]["epoch"]
     assert_exact(platform)
     run("release")
-    run("batch")
+    batch(lake, platform)
     assert len({row["epoch"] for row in boundary().values()}) == 1
     assert_exact(platform)
 
@@ -152,10 +154,10 @@ def test_queries_under_publication_see_the_old_pair_or_the_new_one(platform: Set
     threads = [threading.Thread(target=ask) for _ in range(2)]
     for thread in threads:
         thread.start()
-    for _ in range(4):
-        run("rollback")
-        run("release")
-        run("publish")
+    for _ in range(3):
+        publication.rollback(platform, [])
+        publication.release(platform)
+        publication.publish(platform)
     over.set()
     for thread in threads:
         thread.join()

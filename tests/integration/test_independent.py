@@ -4,14 +4,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from runtime import ops, trino
 from runtime.settings import Settings
 from serving import sql
 from serving.published import current
 from serving.sql import Pin
+from serving.wait import wait
 from tests.independent import NEAR, SAME, differences, errors, records_below
-from tests.services import assert_exact, feed, query, read_log, run, shop
+from tests.services import batch, feed, query, read_log, shop
 from views.registry import all_views, derived_views, view_named
 
 pytestmark = pytest.mark.integration
@@ -30,17 +32,17 @@ def cuts(settings: Settings) -> Iterator[tuple[int, dict[tuple[str, int], int]]]
         yield number, {(topic, partition): start for at, topic, partition, start in rows if at == number}
 
 
-def test_every_view_at_several_cuts_against_another_engine(platform: Settings) -> None:
+def test_every_view_at_several_cuts_against_another_engine(platform: Settings, lake: SparkSession) -> None:
     assert SAME.keys() == {view.name for view in all_views()} | {view.name for view in derived_views()}
     feed(platform, shop(501, 600))
-    run("batch")
+    batch(lake, platform)
     for seed in (502, 503, 504):
         feed(platform, shop(seed, 400))
-        assert_exact(platform)
+        wait(platform)
     log = read_log(platform)
-    lake = trino.connect(platform)
+    served = trino.connect(platform)
     with ops.connect(platform) as connection:
-        pins = {served.view: served.pin for served in current(connection)}
+        pins = {view.view: view.pin for view in current(connection)}
     named = {view.name: view for view in derived_views()}
     for epoch, cut in cuts(platform):
         at = {
@@ -50,7 +52,7 @@ def test_every_view_at_several_cuts_against_another_engine(platform: Settings) -
 
         def read(name: str, asked: str, at: Any = at) -> list[Any]:
             text = sql.derived(named[name], at) if name in named else sql.merged(*at[name])
-            return list(trino.execute(lake, asked.format(f"({text})"))[1])
+            return list(trino.execute(served, asked.format(f"({text})"))[1])
 
         database = records_below(log, cut)
         assert differences(database, read) == dict.fromkeys(SAME, 0), f"at epoch {epoch}"

@@ -146,6 +146,7 @@ def test_watch_measures_every_layer_and_tells_of_what_is_late_once(
     assert row["ended_at"]
 
 
+@pytest.mark.slow
 def test_a_lost_database_comes_back_from_its_backup(platform: Settings, lake: SparkSession) -> None:
     """PostgreSQL's files are gone. The lake went on after the backup, and so did the log."""
     run("backup")
