@@ -1,7 +1,8 @@
 """``batch.<view>``: partial states, one branch for each run, made from what is served. The head has no meaning."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
@@ -27,13 +28,14 @@ def ensure_batch_table(spark: SparkSession, name: str, view: View) -> None:
     crash half way; in a location of its own it begins anew. Raises ContractError if the table has other columns."""
     if name != batch_name(view):
         spark.sql(f"DROP TABLE IF EXISTS {name} PURGE")
-    columns = ", ".join(f"{f.name} {f.type} COMMENT '{f.comment.replace(chr(39), chr(8217))}'" for f in view.fields)
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
-    spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg TBLPROPERTIES ('format-version' = '2', "
-        "'write.parquet.compression-codec' = 'zstd', 'write.metadata.delete-after-commit.enabled' = 'true', "
-        "'write.metadata.previous-versions-max' = '50')"
-    )
+    if not spark.catalog.tableExists(name):
+        columns = ", ".join(f"{f.name} {f.type} COMMENT '{f.comment.replace(chr(39), chr(8217))}'" for f in view.fields)
+        spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
+        spark.sql(
+            f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING iceberg TBLPROPERTIES ('format-version' = '2', "
+            "'write.parquet.compression-codec' = 'zstd', 'write.metadata.delete-after-commit.enabled' = 'true', "
+            "'write.metadata.previous-versions-max' = '50')"
+        )
     there = [(field.name, field.dataType.simpleString()) for field in spark.table(name).schema.fields]
     wanted = [(field.name, spark_type(field.type)) for field in view.fields]
     if there != wanted:
@@ -41,7 +43,7 @@ def ensure_batch_table(spark: SparkSession, name: str, view: View) -> None:
             f"{name} has the columns {there}, the view {view.name} has {wanted}: what is published reads the old ones, "
             "so a view whose columns change needs a new name"
         )
-    if _ref(spark, name, EMPTY_TAG) is None:
+    if _ref(_table(spark, name), EMPTY_TAG) is None:
         spark.table(name).limit(0).writeTo(name).append()
         spark.sql(f"ALTER TABLE {name} CREATE TAG IF NOT EXISTS {EMPTY_TAG}")
 
@@ -55,17 +57,22 @@ def write_run(
     (the first may be served already), also while the first still runs: each has a branch of its own, and who is done
     first clears away after all. Raises ConflictError if others kept being first.
     """
-    start = base if base is not None else _ref(spark, name, EMPTY_TAG)
+    start = base if base is not None else _ref(_table(spark, name), EMPTY_TAG)
     for _ in range(ATTEMPTS):
         snapshot = _append(spark, name, f"branch_{run_id}_{uuid.uuid4().hex[:8]}", start, slice_, properties)
         if snapshot is not None:
             break
     else:
         raise ConflictError(f"{name}: the branch of run {run_id} was taken away while it was written; run it again")
-    _alter(spark, f"ALTER TABLE {name} CREATE TAG IF NOT EXISTS run_{run_id}_{snapshot} AS OF VERSION {snapshot}")
-    for row in spark.sql(f"SELECT name FROM {name}.refs WHERE type = 'BRANCH'").collect():
-        if row["name"].startswith(f"branch_{run_id}_"):  # this one, and those of attempts that were killed
-            _alter(spark, f"ALTER TABLE {name} DROP BRANCH IF EXISTS {row['name']}")
+
+    def kept(table: Any) -> None:
+        changes = table.manageSnapshots().createTag(f"run_{run_id}_{snapshot}", snapshot)
+        for ref in list(table.refs()):
+            if ref.startswith(f"branch_{run_id}_"):  # this one, and those of attempts that were killed
+                changes = changes.removeBranch(ref)
+        changes.commit()
+
+    _commit(spark, name, kept)
     return snapshot
 
 
@@ -74,21 +81,27 @@ def _append(
 ) -> int | None:
     """Append ``slice_`` on a new branch from snapshot ``start``. Returns the id of the snapshot, or None if the branch
     was taken away meanwhile: then Iceberg has written on the head of the table, which means nothing."""
-    _alter(spark, f"ALTER TABLE {name} CREATE OR REPLACE BRANCH {branch} AS OF VERSION {start}")
+    _commit(spark, name, lambda table: table.manageSnapshots().createBranch(branch, start).commit())
     writer = slice_.writeTo(f"{name}.branch_{branch}")
     for key, value in properties.items():
         writer = writer.option(f"snapshot-property.anabranch.{key}", value)
     writer.append()
-    snapshot = _ref(spark, name, branch)
-    written = spark.sql(f"SELECT parent_id FROM {name}.snapshots WHERE snapshot_id = {snapshot or 0}").first()
-    return snapshot if written is not None and written["parent_id"] == start else None
+    table = _table(spark, name)
+    snapshot = _ref(table, branch)
+    return snapshot if snapshot is not None and table.snapshot(snapshot).parentId() == start else None
 
 
-def _alter(spark: SparkSession, statement: str) -> None:
-    """Run a statement that moves a branch or a tag; again if another came between (Iceberg retries data only)."""
+def _table(spark: SparkSession, name: str) -> Any:
+    """Iceberg's own handle of a table as it is now: a query of its metadata would be a job of Spark's each time."""
+    jvm: Any = spark.sparkContext._jvm
+    return jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(spark._jsparkSession, name)
+
+
+def _commit(spark: SparkSession, name: str, change: Callable[[Any], None]) -> None:
+    """Move branches and tags of a table; again if another commit came between."""
     for attempt in range(ATTEMPTS):
         try:
-            spark.sql(statement)
+            change(_table(spark, name))
             return
         except Py4JJavaError as error:
             if "CommitFailedException" not in str(error) or attempt + 1 == ATTEMPTS:
@@ -106,10 +119,10 @@ def folded_by(spark: SparkSession, name: str, snapshot: int) -> str | None:
 
 
 def _properties(spark: SparkSession, name: str, snapshot: int) -> dict[str, str]:
-    row = spark.sql(f"SELECT summary FROM {name}.snapshots WHERE snapshot_id = {snapshot}").first()
-    return dict(row["summary"]) if row else {}
+    found = _table(spark, name).snapshot(snapshot)
+    return dict(found.summary()) if found else {}
 
 
-def _ref(spark: SparkSession, table: str, name: str) -> int | None:
-    row = spark.sql(f"SELECT snapshot_id FROM {table}.refs WHERE name = '{name}'").first()
-    return int(row["snapshot_id"]) if row else None
+def _ref(table: Any, name: str) -> int | None:
+    found = table.refs().get(name)
+    return None if found is None else int(found.snapshotId())

@@ -28,7 +28,7 @@ def matches_between(
     of guests of whom nothing is new and no time is up nothing is looked at.
     """
     nothing: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in end.items()}
-    before, after = (_progress(spark, snapshots, views, at) for at in (start, end))
+    before, after = progress_of(_of_topics(spark, snapshots, views).where(below(end)), below(start), "true")
     read = raw_changes(spark, settings, snapshots, nothing, end) if objects else changes(spark, snapshots, nothing, end)
     if start == nothing:
         return matched(sides(read, views), views, start, before, after)
@@ -44,10 +44,9 @@ def matches_between(
     return matched(rows.join(F.broadcast(touched), ["guest", "view"], "left_semi"), views, start, before, after)
 
 
-def _progress(spark: SparkSession, snapshots: dict[str, int], views: list[Matches], at: Vector) -> Progress:
+def _of_topics(spark: SparkSession, snapshots: dict[str, int], views: list[Matches]) -> DataFrame:
     entities = {entity_of(topic) for topic in topics_of(views)}
-    there = {entity: snapshot for entity, snapshot in snapshots.items() if entity in entities}
-    return progress_of(archived(spark, there).where(below(at)))
+    return archived(spark, {entity: snapshot for entity, snapshot in snapshots.items() if entity in entities})
 
 
 def _reached(changes: DataFrame, view: Matches, progress: Progress, partitions: list[int]) -> DataFrame:

@@ -204,7 +204,7 @@ def _views(
     nothing: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in cut.items()}
     folds = [(Fold(view.contribution for view in folding(views)), weighted(records))]
     if joins := matching(views):
-        found = matched(sides(records, joins), joins, nothing, {}, progress_of(records))
+        found = matched(sides(records, joins), joins, nothing, {}, progress_of(records, "true")[0])
         folds.append((Fold(view.contribution for view in joins), match_rows(found, joins)))
     folded: dict[str, DataFrame] = {}
     kept: list[DataFrame] = []

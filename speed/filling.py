@@ -49,7 +49,7 @@ def _fill(spark: SparkSession, directory: Path, start: Vector, views: Sequence[M
     partitions = sorted({partition for numbers in start.values() for partition in numbers})
     records = _before(spark, start, views)
     if records is not None:
-        known = progress_of(records)
+        (known,) = progress_of(records, "true")
         kept = (max(view.kept_seconds or 0 for view in views) + CLOCK_SLACK) * SECOND
         oldest = " ".join(
             f"WHEN {partition} THEN {min(view.progress(known, partition) for view in views) - kept}"

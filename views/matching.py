@@ -224,10 +224,18 @@ def topics_of(views: Sequence[Matches]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(topic for view in views for topic in view.topics))
 
 
-def progress_of(records: DataFrame) -> Progress:
-    """How far time has come in records of any kind; they have topic, kafka_partition and append_time."""
-    times = records.groupBy("topic", "kafka_partition").agg(F.unix_micros(F.max("append_time")).alias("time"))
-    return {(row["topic"], row["kafka_partition"]): row["time"] for row in times.where("time IS NOT NULL").collect()}
+def progress_of(records: DataFrame, *positions: str) -> list[Progress]:
+    """How far time has come in records of any kind (with topic, kafka_partition and append_time) for each condition of
+    ``positions``: Spark SQL that is true below a position. One scan."""
+    newest = [
+        F.unix_micros(F.max(F.when(F.expr(position), F.col("append_time")))).alias(f"time_{number}")
+        for number, position in enumerate(positions)
+    ]
+    rows = records.groupBy("topic", "kafka_partition").agg(*newest).collect()
+    return [
+        {(row["topic"], row["kafka_partition"]): time for row in rows if (time := row[f"time_{number}"]) is not None}
+        for number in range(len(positions))
+    ]
 
 
 class Once:

@@ -189,9 +189,9 @@ def test_matches_below_a_cut_and_those_from_it_on_are_those_of_the_whole(
     topics = {topic for view in views for topic in view.topics}
     start = {topic: dict.fromkeys(range(PARTITIONS), 0) for topic in topics}
     middle = {topic: dict.fromkeys(range(PARTITIONS), cut) for topic in topics}
-    rows, before = sides(records, views), progress_of(records.where(F.col("kafka_offset") < cut))
+    rows, (before, after) = sides(records, views), progress_of(records, f"kafka_offset < {cut}", "true")
     below = matched(rows.where(F.col("kafka_offset") < cut), views, start, {}, before)
-    above = matched(rows, views, middle, before, progress_of(records))
+    above = matched(rows, views, middle, before, after)
     fold = Fold(view.contribution for view in views)
     states = fold.reduced(fold.contributed(match_rows(below.unionByName(above), views))).persist()
     for view in views:
