@@ -33,12 +33,17 @@ def batch_side(view: View, pin: Pin) -> str:
 
 def speed_side(view: View, pin: Pin) -> str:
     """SELECT of the partial states folded by the speed layer from the pinned epoch on."""
-    columns = ", ".join(f"s.{view.name}.{field.name} AS {field.name}" for field in view.fields)
     until = f" AND s.epoch < {pin.until}" if pin.until is not None else ""
     return (
-        f"SELECT {columns} FROM lake.speed.{view.pipeline} s WHERE s.view = '{view.name}' "
-        f"AND s.generation = {pin.generation} AND s.epoch >= {pin.epoch}{until}"
+        f"{struct_of(view, f'lake.speed.{view.pipeline}')} AND s.generation = {pin.generation} "
+        f"AND s.epoch >= {pin.epoch}{until}"
     )
+
+
+def struct_of(view: View, table: str) -> str:
+    """SELECT of the partial states of one view from a table that has a struct column for each."""
+    columns = ", ".join(f"s.{view.name}.{field.name} AS {field.name}" for field in view.fields)
+    return f"SELECT {columns} FROM {table} s WHERE s.view = '{view.name}'"
 
 
 def states(view: View, pin: Pin) -> str:

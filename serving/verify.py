@@ -11,6 +11,7 @@ import json
 import logging
 import sys
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -27,6 +28,7 @@ from serving.log import log_records
 from serving.publication import views_say
 from serving.published import Served, current
 from serving.sql import Pin
+from views.algebra import View
 from views.fold import Fold, weighted
 from views.matching import folding, match_rows, matched, matching, progress_of, sides
 from views.registry import view_named
@@ -198,52 +200,57 @@ def _views(
     report: Report,
 ) -> None:
     """Fold the log from nothing and let Trino compare it with what is served, both ways."""
-    lake = trino.connect(settings)
-    scratch = f"verify_{uuid.uuid4().hex[:8]}"
     views = [view_named(view.view) for view in served]
     nothing: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in cut.items()}
-    folds = [(Fold(view.contribution for view in folding(views)), weighted(records))]
+    anew = Fold(view.contribution for view in folding(views)).increments(weighted(records))
     if joins := matching(views):
         found = matched(sides(records, joins), joins, nothing, {}, progress_of(records, "true")[0])
-        folds.append((Fold(view.contribution for view in joins), match_rows(found, joins)))
-    folded: dict[str, DataFrame] = {}
-    kept: list[DataFrame] = []
-    for fold, weighted_rows in folds:
-        reduced = fold.reduced(fold.contributed(weighted_rows)).persist()
-        kept.append(reduced)
-        folded |= {
-            contribution.name: reduced.where(F.col("view") == contribution.name).select(
-                *fold.columns(contribution.name)
-            )
-            for contribution in fold.contributions
-        }
+        matches = Fold(view.contribution for view in joins).increments(match_rows(found, joins))
+        anew = anew.unionByName(matches, allowMissingColumns=True)
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.scratch")
+    table = f"{CATALOG}.scratch.verify_{uuid.uuid4().hex[:8]}"
+
+    def compared(view: View, at: Served) -> tuple[int, list[str]]:
+        return _compared(settings, view, table, Pin(at.snapshot, at.generation, at.epoch, until))
+
     try:
-        for view, at in zip(views, served, strict=True):
-            table = f"{CATALOG}.scratch.{scratch}_{view.name}"
-            folded[view.name].writeTo(table).using("iceberg").create()
-            pin = Pin(at.snapshot, at.generation, at.epoch, until)
-            expected = view.states_sql([f"SELECT {', '.join(f.name for f in view.fields)} FROM {table}"])
-            columns = ", ".join(f"{expression} AS {name}" for name, expression in sql.comparable(view).items())
-            anew = f"SELECT {columns} FROM ({view.read_sql(expected)})"
-            merged = f"SELECT {columns} FROM ({sql.merged(view, pin)})"
-            for what, one, other in (("missing or wrong", anew, merged), ("unexpected", merged, anew)):
-                difference = f"{one} EXCEPT ALL {other}"
-                _, rows = trino.execute(lake, f"WITH d AS ({difference}) SELECT (SELECT count(*) FROM d)")
-                number = int(rows[0][0])
-                if number:
-                    names, shown = trino.execute(lake, f"{difference} LIMIT {SHOWN}")
-                    report.differences.append(
-                        f"serving.{view.name}: {number} rows {what}: "
-                        + "; ".join(", ".join(f"{n}={v}" for n, v in zip(names, row, strict=True)) for row in shown)
-                    )
-            _, rows = trino.execute(lake, f"SELECT count(*) FROM ({sql.merged(view, pin)})")
-            report.compared[f"serving.{view.name}"] = int(rows[0][0])
+        anew.writeTo(table).using("iceberg").create()
+        with ThreadPoolExecutor(trino.AT_ONCE) as pool:
+            for view, (rows, differences) in zip(views, pool.map(compared, views, served), strict=True):
+                report.compared[f"serving.{view.name}"] = rows
+                report.differences += differences
     finally:
-        for reduced in kept:
-            reduced.unpersist()
-        for view in views:
-            spark.sql(f"DROP TABLE IF EXISTS {CATALOG}.scratch.{scratch}_{view.name} PURGE")
+        spark.sql(f"DROP TABLE IF EXISTS {table} PURGE")
+
+
+def _compared(settings: Settings, view: View, table: str, pin: Pin) -> tuple[int, list[str]]:
+    """How many rows a view serves, and what is not as in ``table``, where the log is folded anew."""
+    lake = trino.connect(settings)
+    names = [read.name for read in view.reads]
+    columns = ", ".join(f"{expression} AS {name}" for name, expression in sql.comparable(view).items())
+    expected = view.read_sql(view.states_sql([sql.struct_of(view, table)]))
+    grouped = (
+        f"SELECT {', '.join(names)}, sum(wanted) AS wanted, sum(there) AS there FROM (SELECT {columns}, 1 AS wanted, "
+        f"0 AS there FROM ({expected}) UNION ALL SELECT {columns}, 0, 1 FROM ({sql.merged(view, pin)})) GROUP BY "
+        f"{', '.join(names)}"
+    )
+    _, [[there, missing, unexpected]] = trino.execute(
+        lake,
+        "SELECT coalesce(sum(there), 0), coalesce(sum(greatest(wanted - there, 0)), 0), "
+        f"coalesce(sum(greatest(there - wanted, 0)), 0) FROM ({grouped})",
+    )
+    differences = []
+    for what, number, condition in (
+        ("missing or wrong", missing, "wanted > there"),
+        ("unexpected", unexpected, "there > wanted"),
+    ):
+        if number:
+            _, shown = trino.execute(
+                lake, f"SELECT {', '.join(names)} FROM ({grouped}) WHERE {condition} LIMIT {SHOWN}"
+            )
+            examples = (", ".join(f"{n}={v}" for n, v in zip(names, row, strict=True)) for row in shown)
+            differences.append(f"serving.{view.name}: {number} rows {what}: {'; '.join(examples)}")
+    return int(there), differences
 
 
 def main(argv: list[str] | None = None) -> int:
