@@ -1,7 +1,5 @@
 """The views of matches in the batch layer: the same functions as in the stream, over histories from the archive."""
 
-from functools import reduce
-
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -33,7 +31,7 @@ def matches_between(
     if start == nothing:
         return matched(sides(read, views), views, start, before, after)
     partitions = sorted({partition for topic in topics_of(views) for partition in end[topic]})
-    rows = reduce(DataFrame.unionByName, (sides(_reached(read, view, before, partitions), [view]) for view in views))
+    rows = sides(read.where(" OR ".join(_reached(view, before, partitions) for view in views)), views)
     new = [f"NOT ({below(start)})"]
     for view in views:
         for trigger in view.triggers.values():
@@ -49,16 +47,16 @@ def _of_topics(spark: SparkSession, snapshots: dict[str, int], views: list[Match
     return archived(spark, {entity: snapshot for entity, snapshot in snapshots.items() if entity in entities})
 
 
-def _reached(changes: DataFrame, view: Matches, progress: Progress, partitions: list[int]) -> DataFrame:
-    """The changes that a match of ``view`` can look at, told by columns that the archive has statistics of."""
-    of_topics = changes.where(F.col("topic").isin(*view.topics))
+def _reached(view: Matches, progress: Progress, partitions: list[int]) -> str:
+    """SQL condition: the changes that a match of ``view`` can look at, told by columns that the archive has statistics
+    of."""
+    topics = "topic IN ({})".format(", ".join(f"'{topic}'" for topic in view.topics))
     if view.kept_seconds is None:
-        return of_topics
+        return f"({topics})"
     kept = (view.kept_seconds + CLOCK_SLACK) * SECOND
     since = {partition: view.progress(progress, partition) - kept for partition in partitions}
-    return of_topics.where(
-        " OR ".join(
-            f"(kafka_partition = {partition} AND append_time >= timestamp_micros({time}))"
-            for partition, time in since.items()
-        )
+    recent = " OR ".join(
+        f"(kafka_partition = {partition} AND append_time >= timestamp_micros({time}))"
+        for partition, time in since.items()
     )
+    return f"({topics} AND ({recent}))"
