@@ -219,18 +219,25 @@ class Oracle:
     def _created(self, entity: str) -> list[Change]:
         return [change for change in self.changes[entity] if change.current and not change.original]
 
+    def _of_guests(self, entity: str) -> dict[str, list[Change]]:
+        """What was created, by guest."""
+        found: dict[str, list[Change]] = defaultdict(list)
+        for change in self._created(entity):
+            found[change.guest].append(change)
+        return found
+
     def conversion(self) -> set[tuple[Any, ...]]:
         """(day, type, channel, currency, orders, value): each order once for each type and channel before it."""
         groups: dict[tuple[Any, ...], list[Decimal]] = defaultdict(list)
+        looked = self._of_guests("event")
         for order in self._created("order"):
             o = order.current or {}
             before = set()
-            for event in self._created("event"):
+            for event in looked[order.guest]:
                 e = event.current or {}
                 ago = when(o["createdAt"]) - when(e["createdAt"])
                 if (
                     e["type"] in ("VIEW", "ADD", "CHECKOUT")
-                    and event.guest == order.guest
                     and timedelta(0) <= ago <= timedelta(hours=1)
                     and abs(order.at.time - event.at.time) <= 70 * MINUTE
                 ):
@@ -242,12 +249,14 @@ class Oracle:
     def cart_abandoned(self) -> set[tuple[Any, ...]]:
         """(guest_ref, source_partition, source_offset) of the last thing added, if half an hour passed after it."""
         added = [change for change in self._created("event") if (change.current or {})["type"] == "ADD"]
+        events, orders = self._of_guests("event"), self._of_guests("order")
         found = set()
         for one in added:
             until = one.at.time + 30 * MINUTE
             known = min(self.reached[topic, one.at.partition] for topic in ("changelog.event", "changelog.order"))
-            more = [a for a in added if a.guest == one.guest and a.at.time <= until and a.at.offset > one.at.offset]
-            ordered = [o for o in self._created("order") if o.guest == one.guest and one.at.time <= o.at.time <= until]
+            later = [e for e in events[one.guest] if e.at.time <= until and e.at.offset > one.at.offset]
+            more = [e for e in later if (e.current or {})["type"] == "ADD"]
+            ordered = [o for o in orders[one.guest] if one.at.time <= o.at.time <= until]
             if known > until and not more and not ordered:
                 found.add((one.guest, one.at.partition, one.at.offset))
         return found
