@@ -15,6 +15,14 @@ def covers(a: Vector, b: Vector) -> bool:
     )
 
 
+def highest(a: Vector, b: Vector) -> Vector:
+    """The higher of the two in every topic-partition of ``a``; what only ``b`` has is left out."""
+    return {
+        topic: {p: max(offset, b.get(topic, {}).get(p, 0)) for p, offset in partitions.items()}
+        for topic, partitions in a.items()
+    }
+
+
 def to_json(vector: Vector) -> dict[str, dict[str, int]]:
     """The form that Spark uses for Kafka offsets: ``{"topic": {"0": 12}}``."""
     return {

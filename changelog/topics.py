@@ -1,9 +1,17 @@
 """The changelog topics: their settings, their contract, and where they begin and end."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
-from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from changelog.positions import Vector
@@ -14,21 +22,27 @@ TIMEOUT = 30.0
 MAX_RECORD_BYTES = 16 * 1024 * 1024
 
 
+_LATER = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.NOT_COORDINATOR)
+"""What Kafka answers while it makes, or reads, the topic in which it keeps what groups have committed."""
+
+
 def admin(settings: Settings) -> AdminClient:
     """A new admin client."""
     return AdminClient({"bootstrap.servers": settings.kafka.bootstrap, "socket.timeout.ms": 20_000, "log_level": 3})
 
 
-def ensure_topics(settings: Settings, others: Iterable[str] = ()) -> list[str]:
-    """Create the changelog topics, and ``others`` like them, that are missing; return their names. A second call
-    creates nothing.
+def ensure_topics(
+    settings: Settings, others: Iterable[str] = (), special: Mapping[str, Mapping[str, str]] | None = None
+) -> list[str]:
+    """Create the changelog topics that are missing, ``others`` like them, and ``special`` ones (topic → what its
+    configuration has that theirs has not); return their names. A second call creates nothing.
 
-    Raises ContractError if one exists with another number of partitions or without the broker's timestamps.
+    Raises ContractError if a changelog topic or a special one exists and is not as agreed (:func:`check_topics`).
     """
     client = admin(settings)
     there = client.list_topics(timeout=TIMEOUT).topics
-    kafka = settings.kafka
-    missing = [topic for topic in (*settings.topics, *others) if topic not in there]
+    kafka, special = settings.kafka, special or {}
+    missing = [topic for topic in (*settings.topics, *others, *special) if topic not in there]
     config = {
         "cleanup.policy": "delete",
         "retention.ms": str(kafka.retention_ms),
@@ -37,23 +51,30 @@ def ensure_topics(settings: Settings, others: Iterable[str] = ()) -> list[str]:
         "max.message.bytes": str(MAX_RECORD_BYTES),
     }
     new = [
-        NewTopic(topic, num_partitions=kafka.partitions, replication_factor=kafka.replication_factor, config=config)
+        NewTopic(
+            topic,
+            num_partitions=kafka.partitions,
+            replication_factor=kafka.replication_factor,
+            config={**config, **special.get(topic, {})},
+        )
         for topic in missing
     ]
     for future in client.create_topics(new).values() if new else ():
         future.result(TIMEOUT)
-    check_topics(settings)
+    check_topics(settings, special)
     return missing
 
 
-def check_topics(settings: Settings) -> None:
-    """Raise ContractError unless every changelog topic is there as agreed: partitions and append time."""
+def check_topics(settings: Settings, special: Mapping[str, Mapping[str, str]] | None = None) -> None:
+    """Raise ContractError unless every changelog topic, and every special one (topic → its configuration), is there as
+    agreed: number of partitions, append time, cleanup policy."""
     client = admin(settings)
+    special = special or {}
     try:
         there = client.list_topics(timeout=TIMEOUT).topics
     except KafkaException as error:
         raise TransientError(f"Kafka at {settings.kafka.bootstrap} does not answer: {error}") from error
-    for topic in settings.topics:
+    for topic in (*settings.topics, *special):
         if topic not in there:
             raise ContractError(f"topic {topic} does not exist; create it: anabranch up")
         found = len(there[topic].partitions)
@@ -62,45 +83,117 @@ def check_topics(settings: Settings) -> None:
                 f"topic {topic} has {found} partitions, agreed are {settings.kafka.partitions}. The number is a "
                 "contract: keys would move between partitions. To grow, make new topics and fill them by replay"
             )
-    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in settings.topics]
+    agreed = {topic: {"message.timestamp.type": "LogAppendTime"} for topic in settings.topics} | {
+        topic: {"cleanup.policy": config.get("cleanup.policy", "delete")} for topic, config in special.items()
+    }
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in agreed]
     for resource, future in client.describe_configs(resources).items():
-        kind = future.result(TIMEOUT)["message.timestamp.type"].value
-        if kind != "LogAppendTime":
-            raise ContractError(
-                f"topic {resource.name} has message.timestamp.type={kind}, agreed is LogAppendTime; set it back"
-            )
+        found_config = future.result(TIMEOUT)
+        for name, value in agreed[resource.name].items():
+            if (kind := found_config[name].value) != value:
+                raise ContractError(f"topic {resource.name} has {name}={kind}, agreed is {value}; set it back")
 
 
-def topic_ids(settings: Settings) -> dict[str, str]:
-    """The id that Kafka gave each changelog topic: another one means another topic of the same name."""
+def delete_topics(settings: Settings, topics: Iterable[str]) -> None:
+    """Delete those of ``topics`` that are there, and wait until they are gone."""
+    client = admin(settings)
+    wanted = set(topics)
+    for future in client.delete_topics(sorted(wanted & client.list_topics(timeout=TIMEOUT).topics.keys())).values():
+        future.result(TIMEOUT)
+    deadline = time.monotonic() + TIMEOUT
+    while there := wanted & client.list_topics(timeout=TIMEOUT).topics.keys():
+        if time.monotonic() > deadline:
+            raise TransientError(f"Kafka does not delete {', '.join(sorted(there))}; run this again")
+        time.sleep(0.1)
+
+
+def delete_group(settings: Settings, group: str) -> None:
+    """Let Kafka forget what a consumer group has committed. A second call finds nothing to do."""
     client = admin(settings)  # has to live as long as its futures
-    found = client.describe_topics(TopicCollection(list(settings.topics)))
+    try:
+        client.delete_consumer_groups([group], request_timeout=TIMEOUT)[group].result(TIMEOUT)
+    except KafkaException as error:
+        if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+            raise TransientError(f"the offsets of {group} cannot be deleted: {error}") from error
+
+
+def topic_ids(settings: Settings, topics: Iterable[str] | None = None) -> dict[str, str]:
+    """The id that Kafka gave each topic, by default of the changelog: another one means another topic of the same
+    name."""
+    client = admin(settings)  # has to live as long as its futures
+    found = client.describe_topics(TopicCollection(list(settings.topics if topics is None else topics)))
     return {name: str(future.result(TIMEOUT).topic_id) for name, future in found.items()}
 
 
-def start_offsets(settings: Settings) -> Vector:
-    """The first offset that Kafka still has of every topic-partition."""
-    return _list(settings, OffsetSpec.earliest())
+def committed_offsets(settings: Settings, group: str, topics: Iterable[str]) -> Vector:
+    """The committed offsets of a consumer group, only of those topic-partitions that have one. What is in a transaction
+    that has not ended does not count yet. Raises TransientError if Kafka does not answer."""
+    places = [TopicPartition(topic, p) for topic in topics for p in range(settings.kafka.partitions)]
+    # asked as a consumer: librdkafka's admin client crashes where the coordinator is still loading
+    consumer = Consumer({
+        "bootstrap.servers": settings.kafka.bootstrap, "group.id": group, "isolation.level": "read_uncommitted",
+        "log_level": 3,
+    })  # fmt: skip
+    deadline = time.monotonic() + TIMEOUT
+    try:
+        found = None
+        while found is None:
+            try:
+                found = consumer.committed(places, timeout=TIMEOUT)
+            except KafkaException as error:
+                if error.args[0].code() not in _LATER or time.monotonic() > deadline:
+                    raise TransientError(f"Kafka at {settings.kafka.bootstrap} does not answer: {error}") from error
+                time.sleep(0.2)
+    finally:
+        consumer.close()
+    vector: Vector = {}
+    for place in found:
+        if place.offset >= 0:
+            vector.setdefault(place.topic, {})[place.partition] = place.offset
+    return vector
 
 
-def end_offsets(settings: Settings) -> Vector:
-    """The next offset after everything acknowledged and committed, of every topic-partition."""
-    return _list(settings, OffsetSpec.latest())
+def start_offsets(settings: Settings, topics: Iterable[str] | None = None) -> Vector:
+    """The first offset that Kafka still has of every topic-partition; by default of the changelog."""
+    return offsets(settings, OffsetSpec.earliest(), topics)
 
 
-def _list(settings: Settings, spec: OffsetSpec) -> Vector:
+def end_offsets(settings: Settings, topics: Iterable[str] | None = None, client: AdminClient | None = None) -> Vector:
+    """Up to where the log can be read now, of every topic-partition; by default of the changelog: the last stable
+    offset. Everything before it is committed, aborted, or a marker; a transaction that is open lies behind it, with all
+    that was written since. ``client`` saves whoever asks often a new connection."""
+    return offsets(settings, OffsetSpec.latest(), topics, client)
+
+
+def acknowledged_offsets(settings: Settings, topics: Iterable[str] | None = None) -> Vector:
+    """The next offset after everything that was acknowledged, of every topic-partition; by default of the changelog:
+    the high watermark. Beyond :func:`end_offsets` while a transaction is open."""
+    return offsets(settings, OffsetSpec.latest(), topics, isolation=IsolationLevel.READ_UNCOMMITTED)
+
+
+def offsets(
+    settings: Settings,
+    spec: OffsetSpec,
+    topics: Iterable[str] | None = None,
+    client: AdminClient | None = None,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> Vector:
+    """What Kafka answers to ``spec`` for every topic-partition. Raises TransientError if it does not answer,
+    ContractError if a topic is not there."""
     partitions = {
         TopicPartition(topic, partition): spec
-        for topic in settings.topics
+        for topic in (settings.topics if topics is None else topics)
         for partition in range(settings.kafka.partitions)
     }
     vector: Vector = {}
-    client = admin(settings)  # has to live as long as its futures
+    client = client or admin(settings)  # has to live as long as its futures
     try:
-        found = client.list_offsets(partitions, isolation_level=IsolationLevel.READ_COMMITTED)
+        found = client.list_offsets(partitions, isolation_level=isolation)
         for partition, future in found.items():
             vector.setdefault(partition.topic, {})[partition.partition] = future.result(TIMEOUT).offset
     except KafkaException as error:
+        if error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise ContractError(f"a topic is not there ({error}); create it: anabranch up") from error
         raise TransientError(f"Kafka at {settings.kafka.bootstrap} does not answer: {error}") from error
     return vector
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from speed.duplicates import SLACK_SECONDS, Identities, Row, digest
+from changelog.identities import SLACK_SECONDS, Identities, Row, digest
 
 pytestmark = pytest.mark.property
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from changelog.positions import Vector, covers, from_json, to_json
+from changelog.positions import Vector, covers, from_json, highest, to_json
 
 pytestmark = pytest.mark.unit
 
@@ -55,3 +55,9 @@ def test_one_covers_another_where_no_partition_is_behind(a: Vector, b: Vector) -
 )
 def test_a_partition_that_is_missing_stands_at_zero(a: Vector, b: Vector, expected: bool) -> None:
     assert covers(a, b) is expected
+
+
+def test_the_higher_of_two_positions_is_taken_where_both_have_one() -> None:
+    mine = {"a": {0: 5, 1: 5}, "b": {0: 1}}
+    assert highest(mine, {"a": {0: 7, 1: 3, 2: 9}, "c": {0: 1}}) == {"a": {0: 7, 1: 5}, "b": {0: 1}}
+    assert highest(mine, {}) == mine

@@ -1,0 +1,297 @@
+"""The service ``derive``: changelog → ``latest.<entity>`` and ``patch.<entity>``. ``python -m changelog.derive``
+
+It consumes, derives and produces in transactions of Kafka's, with its own offsets in the same transaction: what it
+wrote and how far it is are one fact, so wherever it is killed it neither loses nor repeats nor reorders. Exit status 78
+means that it must not be started again before somebody has looked: the message says what to do.
+"""
+
+import json
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer, TopicPartition
+
+from changelog.changes import Changes
+from changelog.derived import (
+    DERIVED,
+    GROUP,
+    MAX_DERIVED_BYTES,
+    Derived,
+    derive,
+    derived_topics,
+    latest_topic,
+    patch_topic,
+    source_of,
+)
+from changelog.positions import Vector, to_json
+from changelog.reader import Entry, Reader
+from changelog.topics import check_topics, committed_offsets, end_offsets, start_offsets, topic_ids
+from runtime import faults
+from runtime.errors import ContractError, RetentionError, TransientError
+from runtime.heartbeat import Heartbeat
+from runtime.service import serve
+from runtime.settings import Settings, topic_of
+
+log = logging.getLogger("derive")
+
+CONTRACT_CHECK_SECONDS = 30.0
+TIMEOUT = 60.0
+SOURCES = tuple(topic_of(entity) for entity in DERIVED)
+
+REMEDY = "what was changed there is missing in the derived topics: anabranch latest rebuild"
+
+KEPT_SECONDS = 3600.0
+"""How often offsets are committed where nothing happens: Kafka forgets, partition by partition, what was committed days
+ago."""
+
+BEHIND_MARKERS_SECONDS = 5.0
+"""How soon they are where only transaction markers were passed: retention may drop these, and they are no loss."""
+
+
+def main() -> int:
+    """Run until told to stop. Returns the exit status."""
+    return serve("derive", run)
+
+
+def run(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None:
+    """Derive until it is time to stop."""
+    heartbeat.beat("starting", {})
+    check_contract(settings)
+    with Deriver(settings) as deriver:
+        positions = where_to_begin(settings)
+        log.info("going on at %s", json.dumps(to_json(positions)))
+        deriver.begin(positions)
+        checked = time.monotonic()
+        while not stopping.is_set():
+            heartbeat.beat("running", deriver.detail())
+            deriver.step()
+            if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
+                check_contract(settings)
+                checked = time.monotonic()
+        heartbeat.beat("stopping", deriver.detail())
+
+
+class Deriver:
+    """The one writer of the derived topics: a new one fences the one before. Use as a context manager.
+
+    Raises TransientError if Kafka does not take part; a new one goes on where the last committed transaction ended.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._producer = Producer({
+            "bootstrap.servers": settings.kafka.bootstrap, "transactional.id": GROUP, "log_level": 3,
+            "compression.type": "lz4", "linger.ms": 5, "batch.size": 512 * 1024,
+            "message.max.bytes": MAX_DERIVED_BYTES, "queue.buffering.max.kbytes": 262_144,
+        })  # fmt: skip
+        self._changes = Changes(settings, state(settings))
+        self._reader: Reader | None = None
+        self._committed: Vector = {}
+        self._committed_at = self._kept_at = time.monotonic()
+        self._counts = {"records": 0, "changes": 0, "patches": 0}
+        with answering(settings):
+            self._producer.init_transactions(TIMEOUT)  # ends what a killed one has left open
+
+    def begin(self, positions: Vector) -> None:
+        """Read the changelog from ``positions`` on."""
+        self._reader = Reader(self._settings, positions, group=GROUP)
+        self._committed = {topic: dict(partitions) for topic, partitions in positions.items()}
+
+    def step(self) -> int:
+        """Take what is there, or wait a second for it, and write what follows from it, in one transaction. Returns how
+        many records it took. Raises ContractError if Kafka has let go of what it would take next."""
+        reader = self._reader
+        if reader is None:
+            raise ValueError("it has not begun")
+        try:
+            entries = reader.read(1.0, self._settings.derive.max_records, self._settings.derive.trigger_seconds)
+        except RetentionError as error:
+            raise ContractError(f"{error}; {REMEDY}") from error
+        moved = reader.positions != self._committed
+        waited = time.monotonic() - self._committed_at > BEHIND_MARKERS_SECONDS
+        if entries or (moved and waited) or self._keeps():
+            self.write(entries, reader.positions, reader.group())
+        return len(entries)
+
+    def write(self, entries: list[Entry], positions: Vector, group: object) -> None:
+        """Write what follows from ``entries``, and that the log is read up to ``positions``: both or neither."""
+        changes = self._changes.of(entries)
+        faults.point("derive.judged")
+        made = [derived for change in changes for derived in derive(change)]
+        with answering(self._settings):
+            self._producer.begin_transaction()
+            for one in made:
+                self._produce(one)
+            faults.point("derive.produced")
+            self._producer.send_offsets_to_transaction(self._news(positions), group, TIMEOUT)
+            faults.point("derive.before-commit")
+            self._producer.commit_transaction(TIMEOUT)
+        faults.point("derive.after-commit")
+        self._committed = {topic: dict(partitions) for topic, partitions in positions.items()}
+        self._committed_at = time.monotonic()
+        if self._keeps():
+            self._kept_at = self._committed_at
+        self._counts["records"] += len(entries)
+        self._counts["changes"] += len(changes)
+        self._counts["patches"] += len(made) - len(changes)
+
+    def remember(self, topic: str, partition: int, entries: Iterable[list[Entry]]) -> None:
+        """Let ``entries`` be what was appended in the horizon before that which comes next in a topic-partition:
+        nothing follows from them but which of those are copies."""
+        self._changes.begin(topic, partition, 0)
+        for some in entries:
+            self._changes.of(some)
+
+    def _news(self, positions: Vector) -> list[TopicPartition]:
+        """Offsets to be committed: those that have changed, and from time to time all, so that none is forgotten."""
+        every = self._keeps()
+        return [
+            TopicPartition(topic, partition, offset)
+            for topic, partitions in positions.items()
+            for partition, offset in partitions.items()
+            if every or self._committed.get(topic, {}).get(partition) != offset
+        ]
+
+    def _keeps(self) -> bool:
+        """Whether it is time to commit all offsets again."""
+        return time.monotonic() - self._kept_at > KEPT_SECONDS
+
+    def _produce(self, one: Derived) -> None:
+        while True:
+            try:
+                self._producer.produce(
+                    one.topic, key=one.key, value=one.value, partition=one.partition, headers=one.source.headers()
+                )
+                break
+            except BufferError:  # more than it holds
+                self._producer.poll(0.1)
+        self._producer.poll(0)
+
+    def detail(self) -> dict[str, Any]:
+        """What the heartbeat says: ``committed``, the position, and counts since the start."""
+        return {"committed": to_json(self._committed), **self._counts}
+
+    def __enter__(self) -> "Deriver":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._reader is not None:
+            self._reader.close()
+        self._changes.close()
+
+
+@contextmanager
+def answering(settings: Settings) -> Iterator[None]:
+    """Errors of Kafka's as ours: TransientError."""
+    try:
+        yield
+    except KafkaException as error:
+        raise TransientError(f"Kafka at {settings.kafka.bootstrap} did not take part: {error}") from error
+
+
+def state(settings: Settings) -> Path:
+    """Directory of what the service keeps: identities, and which topics they are of."""
+    return settings.home / "derive"
+
+
+def where_to_begin(settings: Settings) -> Vector:
+    """The position up to which everything is derived: what the group has committed, or, where Kafka has forgotten that,
+    behind the newest record that something in the derived topics is from; 0 in a log of which nothing is gone.
+
+    To be asked by whoever has fenced the one before. Raises ContractError where Kafka begins behind that position, or
+    ends before it.
+    """
+    positions, gone = known_positions(settings), []
+    starts, ends = start_offsets(settings, SOURCES), end_offsets(settings, SOURCES)
+    for topic, partitions in starts.items():
+        for partition, start in partitions.items():
+            at = positions[topic][partition]
+            if at < start:
+                gone.append(f"{topic}/{partition} from {at} to {start - 1}")
+            elif at > ends[topic][partition]:
+                raise ContractError(
+                    f"{topic}/{partition} ends at {ends[topic][partition]}, and up to {at} it was derived: it was made "
+                    "anew. Restore the topic, or begin a new home and fill its topics by replay"
+                )
+    if gone:
+        raise ContractError(f"Kafka does not have {', '.join(gone)} any more; {REMEDY}")
+    return positions
+
+
+def known_positions(settings: Settings) -> Vector:
+    """For every topic-partition, the offset up to which everything is derived; 0 where that is not known.
+
+    Where it is not what was committed, the identities of that partition are put away: they may have forgotten what
+    they were told to forget later on.
+    """
+    committed, written = committed_offsets(settings, GROUP, SOURCES), newest_sources(settings)
+    positions: Vector = {}
+    for topic in SOURCES:
+        for partition in range(settings.kafka.partitions):
+            known, behind = committed.get(topic, {}).get(partition), written.get(topic, {}).get(partition, -1) + 1
+            at = positions.setdefault(topic, {})[partition] = max(known or 0, behind)
+            if at != known:
+                shutil.rmtree(state(settings) / f"{topic}-{partition}", ignore_errors=True)
+            if known is not None and at != known:
+                log.warning("%s/%d: committed is %d, and up to %d it is derived", topic, partition, known, at)
+    return positions
+
+
+def newest_sources(settings: Settings) -> Vector:
+    """The offset of the newest record of the changelog that something in the derived topics is from."""
+    newest: Vector = {}
+    for entity in DERIVED:
+        topics = (latest_topic(entity), patch_topic(entity))
+        starts, ends = start_offsets(settings, topics), end_offsets(settings, topics)
+        span = 1_000
+        looking = {(topic, partition) for topic in topics for partition in starts[topic]}
+        while looking:
+            since: Vector = {}
+            for topic, partition in looking:
+                since.setdefault(topic, {})[partition] = max(starts[topic][partition], ends[topic][partition] - span)
+            until = {topic: {p: ends[topic][p] for p in partitions} for topic, partitions in since.items()}
+            with Reader(settings, since, wait_ms=50) as reader:
+                for entries in reader.read_to(until):
+                    for entry in entries:
+                        source = source_of(entry)
+                        of = newest.setdefault(source.topic, {})
+                        of[source.partition] = max(source.offset, of.get(source.partition, -1))
+                        looking.discard((entry.topic, entry.partition))
+            looking = {place for place in looking if since[place[0]][place[1]] > starts[place[0]][place[1]]}
+            span *= 10
+    return newest
+
+
+def check_contract(settings: Settings) -> None:
+    """Raise ContractError if a topic is not as agreed, or another one than when the service first ran; note which they
+    are, the first time."""
+    with answering(settings):
+        check_topics(settings, derived_topics(settings))
+        now = topic_ids(settings, (*SOURCES, *derived_topics(settings)))
+    path = state(settings) / "topic-ids.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(now))
+        new.replace(path)
+        return
+    then: dict[str, str] = json.loads(path.read_text())
+    for topic, identity in now.items():
+        if then.get(topic, identity) != identity:
+            remedy = (
+                "restore the topic, or begin a new home and fill its topics by replay"
+                if topic in SOURCES
+                else "what it held is lost; make all derived topics anew: anabranch latest rebuild --anew"
+            )
+            raise ContractError(f"{topic} was made anew (id {then[topic]} became {identity}): {remedy}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
