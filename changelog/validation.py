@@ -69,7 +69,10 @@ def check(entity: str, key: bytes | None, value: bytes) -> Verdict:
 
 
 def _first_error(validator: jsonschema_rs.Draft202012Validator, record: Any) -> str:
-    error = next(iter(validator.iter_errors(record)))
+    try:
+        error = next(iter(validator.iter_errors(record)))
+    except ValueError as unsaid:  # it does not go as deep as the parser
+        return f"schema: what is wrong cannot be told: {unsaid}"
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.instance_path)
     message = error.message if len(error.message) <= 300 else error.message[:300] + "…"
     return f"schema: {message} (at ${path})"

@@ -42,6 +42,19 @@ def records(lines: Iterable[bytes], name: str, refuse: Refuse) -> Iterator[Recor
 
     Raises TerminalError, naming the line, where the file itself is damaged.
     """
+    for number, line in numbered(lines, name):
+        made = _record(line)
+        if isinstance(made, Record):
+            yield made
+        else:
+            refuse(name, number, made)
+
+
+def numbered(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, bytes]]:
+    """The lines that are not blank, each with its number, from 1 on.
+
+    Raises TerminalError, naming the line, where the file itself is damaged.
+    """
     rest, number = iter(lines), 0
     while True:
         try:
@@ -51,13 +64,8 @@ def records(lines: Iterable[bytes], name: str, refuse: Refuse) -> Iterator[Recor
         if line is None:
             return
         number += 1
-        if not line.strip():
-            continue
-        made = _record(line)
-        if isinstance(made, Record):
-            yield made
-        else:
-            refuse(name, number, made)
+        if line.strip():
+            yield number, line
 
 
 def _record(line: bytes) -> Record | str:
@@ -76,14 +84,14 @@ def _record(line: bytes) -> Record | str:
     except (KeyError, TypeError, AttributeError) as error:
         return f"the envelope names no guest: {error!r}"
     try:
-        value = _envelope_text(line)
+        value = envelope_text(line)
     except RecursionError:
         return "nested too deeply"
     verdict = check(entity, key, value)
     return verdict.reason if verdict.reason is not None else Record(topic_of(entity), key, value)
 
 
-def _envelope_text(line: bytes) -> bytes:
+def envelope_text(line: bytes) -> bytes:
     """The envelope as it stands in a line of JSON: a parsed number would lose digits of money."""
     text = line.decode()
     at, found = text.index("{") + 1, ""

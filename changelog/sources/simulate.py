@@ -1,7 +1,8 @@
 """``simulate``: a deterministic shop. Everything in it is generated, and named so (service ``simulated-shop``).
 
 The same seed, options and start give the same records, identifiers included: a second run on one log is all duplicates.
-The chain rule holds: ``original`` is always what the shop last said of that entity.
+The chain rule holds: ``original`` is always what the shop last said of that entity. Every record is valid but for those
+that are broken on purpose.
 """
 
 import random
@@ -13,6 +14,7 @@ from typing import Any
 
 from changelog.envelope import Entity, encode, envelope, timestamp
 from changelog.producer import Record
+from changelog.sources.checked import checked
 from runtime.errors import TerminalError
 from runtime.settings import topic_of
 
@@ -193,13 +195,19 @@ class Shop:
         self._number += 1
         self.made[entity] += 1
         made = envelope(SERVICE, f"{self._seed}-{self._number}", current, original)
-        return Record(topic_of(entity), guest.encode(), encode(made))
+        record = Record(topic_of(entity), guest.encode(), encode(made))
+        (valid,) = checked([record], _refuse)
+        return valid
 
     def _ref(self, kind: str) -> str:
         return f"{kind}-{self._seed}-{self._number + 1}"
 
     def _time(self) -> str:
         return timestamp(self._now)
+
+
+def _refuse(record: Record, reason: str) -> None:
+    raise TerminalError(f"the simulated shop made a record for {record.topic} that is not valid: {reason}")
 
 
 def _total(items: list[Entity]) -> Decimal:

@@ -215,6 +215,13 @@ def test_depth_has_a_limit() -> None:
         assert "nested deeper than 100" in reason("event", event(b'"x":' + b"[" * depth + b"]" * depth))
 
 
+@pytest.mark.parametrize("depth", [200, 254, 255, 300, 1000])
+@pytest.mark.parametrize("around", [b'{"x":%s}', b'{"current":{"x":%s}}', b"%s"])
+def test_what_is_nested_deeply_and_not_valid_either_is_bad_like_any_other(around: bytes, depth: int) -> None:
+    """The validator goes less deep than the parser, and raises."""
+    assert reason("event", around % (b'{"a":' * depth + b"1" + b"}" * depth)).startswith("schema")
+
+
 def test_many_brackets_are_not_depth() -> None:
     assert check("event", KEY, event(b'"x":[' + b"[]," * 200 + b"[]]")) == CHANGE
 
