@@ -1,0 +1,62 @@
+"""Kafka Connect as a service of the local platform: one worker, on loopback, with Debezium's plugin.
+
+Its configuration, offsets and states are in compacted topics (``connect.*``), which it makes itself. What is secret is
+in a file of its own that the worker looks values up in, so that no topic and no REST answer holds it.
+"""
+
+from changelog.sources.cdc.connect import secrets_path
+from infra.artifacts.install import Programs
+from infra.home import Ports, write_private
+from infra.service import Service
+from runtime.settings import Settings
+
+SECONDS_TO_STOP = 20
+
+
+def service(settings: Settings, programs: Programs) -> Service:
+    """The worker. Writes its configuration; a second call writes the same."""
+    ports, config = Ports(settings.port_base), settings.home / "config" / "connect"
+    write_private(secrets_path(settings), f"password={settings.cdc.database.password.get_secret_value()}\n")
+    properties = configuration(settings, programs, ports)
+    write_private(config / "worker.properties", "".join(f"{key}={value}\n" for key, value in properties.items()))
+    write_private(
+        config / "log4j2.properties",
+        "rootLogger.level=INFO\nrootLogger.appenderRef.out.ref=out\nappender.out.type=Console\nappender.out.name=out\n"
+        "appender.out.layout.type=PatternLayout\nappender.out.layout.pattern=%d{ISO8601} %p %c{1} %m%n\n"
+        "logger.clients.name=org.apache.kafka\nlogger.clients.level=WARN\n"
+        "logger.jetty.name=org.eclipse.jetty\nlogger.jetty.level=WARN\n",
+    )
+    flags = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={config / 'log4j2.properties'}"]
+    main = "org.apache.kafka.connect.cli.ConnectDistributed"
+    command = [str(programs.java), *flags, "-cp", f"{programs.connect_jars}/*", main, str(config / "worker.properties")]
+    return Service("connect", command, url=settings.cdc.connect_url, stop_seconds=SECONDS_TO_STOP)
+
+
+def configuration(settings: Settings, programs: Programs, ports: Ports) -> dict[str, str]:
+    """``worker.properties``."""
+    replication = str(settings.kafka.replication_factor)
+    return {
+        "bootstrap.servers": settings.kafka.bootstrap,
+        "group.id": "anabranch-connect",
+        "listeners": f"http://127.0.0.1:{ports.connect}",
+        "rest.advertised.host.name": "127.0.0.1",
+        "plugin.path": str(programs.connect_plugins),
+        "plugin.discovery": "service_load",
+        "key.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "key.converter.schemas.enable": "false",
+        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+        "value.converter.schemas.enable": "false",
+        "config.providers": "file",
+        "config.providers.file.class": "org.apache.kafka.common.config.provider.FileConfigProvider",
+        "config.providers.file.param.allowed.paths": str(secrets_path(settings).parent),
+        "config.storage.topic": "connect.configs",
+        "config.storage.replication.factor": replication,
+        "offset.storage.topic": "connect.offsets",
+        "offset.storage.partitions": "1",
+        "offset.storage.replication.factor": replication,
+        "status.storage.topic": "connect.status",
+        "status.storage.partitions": "1",
+        "status.storage.replication.factor": replication,
+        "offset.flush.interval.ms": "5000",  # what is captured again after a crash is known, but why much
+        "topic.creation.enable": "false",
+    }
