@@ -29,10 +29,11 @@ status: setup ## show the services
 demo: setup ## the whole story on generated data, in a home of its own; checks its own numbers
 	$(RUN) anabranch demo
 
-lint: setup ## format, lint and types
+lint: setup ## format, lint, types, and whether the schemas may change like that
 	$(RUN) ruff format --check .
 	$(RUN) ruff check .
 	$(RUN) mypy
+	$(RUN) anabranch schema check
 
 test: lint chromium ## lint, unit and property tests, then the tests on the real services, but for the slow ones
 	$(RUN) pytest -m "unit or property"

@@ -3,13 +3,23 @@
 What a partition's archived position is, its own rows say: the end of the last one. There is nothing to get out of step.
 """
 
+import json
 from datetime import datetime
 from functools import reduce
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, StructType
 
-from changelog.archive.columnar import archive_name, archived, newest_snapshots
+from changelog.archive.columnar import (
+    EARLIER_FIELDS,
+    ENTITY_COLUMNS,
+    archive_name,
+    archived,
+    earlier_fields,
+    newest_snapshots,
+)
 from changelog.classify import CHANGE
 from changelog.positions import Vector
 from changelog.typed import entity_type, in_snake_case
@@ -22,9 +32,11 @@ EMPTY = "empty"
 
 
 def ensure_archives(spark: SparkSession, topic_ids: dict[str, str], partitions: int) -> None:
-    """Create the tables that are missing, each with a first, empty snapshot. A second call changes nothing.
+    """Create the tables that are missing, each with a first, empty snapshot, and add the columns of fields that the
+    schemas have since. A second call changes nothing.
 
-    Raises ContractError if a topic was made anew or has another number of partitions than when its table was made.
+    Raises ContractError if a topic was made anew or has another number of partitions than when its table was made, or
+    if a field has another type.
     """
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.archive")
     there = _tables(spark)
@@ -42,6 +54,11 @@ def ensure_archives(spark: SparkSession, topic_ids: dict[str, str], partitions: 
             )
     for entity in ENTITIES - snapshots_now(spark).keys():
         spark.table(archive_name(entity)).limit(0).writeTo(archive_name(entity)).append()
+    for entity in ENTITIES:
+        wanted = in_snake_case(entity_type(entity))
+        if lacks_fields(spark, archive_name(entity), wanted):
+            end = positions(spark, newest_snapshots(spark, [entity]), partitions)[topic_of(entity)]
+            add_fields(spark, archive_name(entity), wanted, end)
 
 
 def _create(spark: SparkSession, entity: str, topic_id: str, partitions: int) -> None:
@@ -58,6 +75,49 @@ def _create(spark: SparkSession, entity: str, topic_id: str, partitions: int) ->
             'write.metadata.delete-after-commit.enabled' = 'true', 'write.metadata.previous-versions-max' = '50',
             'anabranch.topic-id' = '{topic_id}', 'anabranch.partitions' = '{partitions}')"""
     )
+
+
+def lacks_fields(spark: SparkSession, table: str, wanted: StructType) -> bool:
+    """Whether a column of an entity lacks fields. Raises ContractError if one has another type."""
+    has = spark.table(table).schema
+    return any(_missing(table, name, has[name].dataType, wanted) for name in ENTITY_COLUMNS)
+
+
+def add_fields(spark: SparkSession, table: str, wanted: StructType, end: dict[int, int]) -> None:
+    """Add to the columns of entities what they lack of ``wanted``, at any depth. Rows below ``end`` have null there,
+    and the table says so (``EARLIER_FIELDS``). May be called again after a crash, or beside another one."""
+    if any(end.values()):
+        then = spark.table(table).schema["current"].dataType.simpleString()
+        said = json.dumps([*earlier_fields(spark, table), {"below": end, "type": then}])
+        spark.sql(f"ALTER TABLE {table} SET TBLPROPERTIES ('{EARLIER_FIELDS}' = '{said}')")
+    for name in ENTITY_COLUMNS:
+        for path, type_ in _missing(table, name, spark.table(table).schema[name].dataType, wanted):
+            try:
+                spark.sql(f"ALTER TABLE {table} ADD COLUMN {path} {type_.simpleString()}")
+            except AnalysisException:
+                left = _missing(table, name, spark.table(table).schema[name].dataType, wanted)
+                if path in dict(left):  # else another one was first
+                    raise
+
+
+def _missing(table: str, path: str, has: DataType, wanted: DataType) -> list[tuple[str, DataType]]:
+    """Paths and types of the fields that ``wanted`` has and ``has`` lacks."""
+    if isinstance(has, ArrayType) and isinstance(wanted, ArrayType):
+        return _missing(table, f"{path}.element", has.elementType, wanted.elementType)
+    if isinstance(has, StructType) and isinstance(wanted, StructType):
+        own = {field.name: field.dataType for field in has.fields}
+        found: list[tuple[str, DataType]] = []
+        for field in wanted.fields:
+            at = f"{path}.{field.name}"
+            known = own.get(field.name)
+            found += [(at, field.dataType)] if known is None else _missing(table, at, known, field.dataType)
+        return found
+    if has.simpleString() != wanted.simpleString():
+        raise ContractError(
+            f"{table}: {path} is {has.simpleString()}, the schema has {wanted.simpleString()} now. A field keeps its "
+            "type: give the new one another name (anabranch schema check)"
+        )
+    return []
 
 
 def _tables(spark: SparkSession) -> set[str]:

@@ -1,20 +1,33 @@
 """Holes: offsets between the archived position and the newest archived record that no object holds.
 
 A hole is looked up in Kafka. What Kafka answers is taken; a range for which it answers without records is proven empty
-(transaction markers leave such ranges); what it no longer has stops the archived position there.
+(markers of transactions and aborted records leave such ranges). Of what Kafka no longer has, the archiver's notes say
+whether it was empty; else it stops the archived position there.
 """
 
-import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from changelog.archive.ranges import gaps
-from changelog.classify import CLASSIFIED_DDL, FROM_KAFKA, classify
+from changelog.archive.store import ArchiveStore
+from changelog.classify import CLASSIFIED_DDL, RECORD, classify_batch
 from changelog.positions import Vector
+from changelog.reader import Entry, Reader
+from changelog.topics import start_offsets
 from runtime.settings import Settings
+
+NEAR = 1_000
+"""Offsets between two holes that are read faster than the reader is moved on: a log with transactions has a hole of one
+offset behind each."""
+
+TASKS = 4
+WAIT_MS = 50
 
 
 @dataclass(frozen=True)
@@ -59,24 +72,130 @@ def stretches_of(records: DataFrame) -> Stretches:
 
 def look_up(spark: SparkSession, settings: Settings, holes: list[Hole], log_starts: Vector) -> DataFrame | None:
     """What Kafka still has of ``holes``, classified (``CLASSIFIED_DDL``); None if it has none of their ranges."""
-    frame: DataFrame | None = None
+    there = [
+        Hole(hole.topic, hole.partition, first, hole.last)
+        for hole in holes
+        if (first := max(hole.first, log_starts[hole.topic][hole.partition])) <= hole.last
+    ]
+    work = read_together(there)
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column("id").to_pylist():
+                yield from _read(settings, work[number])
+
+    if not work:
+        return None
+    return spark.range(0, len(work), 1, min(len(work), TASKS)).mapInArrow(read, CLASSIFIED_DDL)
+
+
+def read_together(holes: Iterable[Hole]) -> list[list[Hole]]:
+    """Holes in groups that are read in one go: of one topic-partition, in order, each near the one before."""
+    groups: list[list[Hole]] = []
+    for hole in sorted(holes, key=lambda hole: (hole.topic, hole.partition, hole.first)):
+        last = groups[-1][-1] if groups else None
+        if last and (last.topic, last.partition) == (hole.topic, hole.partition) and hole.first - last.last <= NEAR:
+            groups[-1].append(hole)
+        else:
+            groups.append([hole])
+    return groups
+
+
+def _read(settings: Settings, holes: list[Hole]) -> Iterator[pa.RecordBatch]:
+    """The committed records in one of the groups of :func:`read_together`, classified."""
+    topic, partition, end = holes[0].topic, holes[0].partition, holes[-1].last + 1
+    firsts = [hole.first for hole in holes]
+
+    def is_inside(entry: Entry) -> bool:
+        at = bisect_right(firsts, entry.offset) - 1
+        return entry.offset <= holes[at].last
+
+    with Reader(settings, {topic: {partition: firsts[0]}}, WAIT_MS) as reader:
+        for entries in reader.read_to({topic: {partition: end}}):
+            records = [
+                {
+                    "topic": topic, "kafka_partition": partition, "kafka_offset": entry.offset,
+                    "append_time": entry.time * 1000, "key": entry.key, "value": entry.value,
+                }
+                for entry in entries if is_inside(entry)
+            ]  # fmt: skip
+            if records:
+                yield classify_batch(pa.RecordBatch.from_pylist(records, schema=RECORD))
+
+
+def unproven(settings: Settings, holes: Sequence[Hole]) -> list[Hole]:
+    """The parts of ``holes`` of which the archiver has not noted that they hold no record, in order."""
+    found: list[Hole] = []
+    places: dict[tuple[str, int], list[Hole]] = {}
     for hole in holes:
-        first = max(hole.first, log_starts[hole.topic][hole.partition])
-        if first > hole.last:
-            continue
-        kafka = (
-            spark.read.format("kafka")
-            .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
-            .option("kafka.isolation.level", "read_committed")
-            .option("assign", json.dumps({hole.topic: [hole.partition]}))
-            .option("startingOffsets", json.dumps({hole.topic: {str(hole.partition): first}}))
-            .option("endingOffsets", json.dumps({hole.topic: {str(hole.partition): hole.last + 1}}))
-            .load()
-            .selectExpr(*FROM_KAFKA)
-            .mapInArrow(classify, CLASSIFIED_DDL)
-        )
-        frame = kafka if frame is None else frame.unionByName(kafka)
-    return frame
+        places.setdefault((hole.topic, hole.partition), []).append(hole)
+    for (topic, partition), parts in places.items():
+        first, last = min(hole.first for hole in parts), max(hole.last for hole in parts)
+        noted = ArchiveStore(settings.s3).empty_ranges(topic, partition, first, last)
+        unnoted = [Hole(topic, partition, *stretch) for stretch in gaps([*noted, (last + 1, last + 1)], first)]
+        found += [
+            Hole(topic, partition, max(hole.first, left.first), min(hole.last, left.last))
+            for hole in sorted(parts, key=lambda hole: hole.first)
+            for left in overlapping(unnoted, hole)
+        ]
+    return found
+
+
+def overlapping(holes: Sequence[Hole], hole: Hole) -> list[Hole]:
+    """Those of ``holes``, which are of one topic-partition, in order, and apart, that share an offset with ``hole``."""
+    low = bisect_left(holes, hole.first, key=lambda other: other.last)
+    high = bisect_right(holes, hole.last, key=lambda other: other.first)
+    return list(holes[low:high])
+
+
+def tails(settings: Settings, reached: Vector, ends: Vector) -> list[Hole]:
+    """What lies between ``reached`` and the next committed record, or the end of the log, of each topic-partition that
+    is not at its end: nothing, as Kafka says now and will say for ever. So markers and aborted records at the end of a
+    partition do not hold up the boundary.
+
+    ``ends``: up to where the log can be read. Of what Kafka has let go of the archiver's notes say whether it was
+    nothing; where they do not, the partition is left out.
+    """
+    behind = [
+        (topic, partition, offset)
+        for topic, partitions in reached.items()
+        for partition, offset in partitions.items()
+        if offset < ends[topic][partition]
+    ]
+    if not behind:
+        return []
+    starts = start_offsets(settings)
+    asked: Vector = {}
+    for topic, partition, offset in behind:
+        start = starts[topic][partition]
+        if offset >= start or not unproven(settings, [Hole(topic, partition, offset, start - 1)]):
+            asked.setdefault(topic, {})[partition] = max(offset, start)
+    return [
+        Hole(topic, partition, reached[topic][partition], offset - 1)
+        for topic, partitions in next_committed(settings, asked, ends).items()
+        for partition, offset in partitions.items()
+        if offset > reached[topic][partition]
+    ]
+
+
+def next_committed(settings: Settings, positions: Vector, ends: Vector) -> Vector:
+    """For each topic-partition the offset of the first committed record at or after its position, or where there is
+    none, its end in ``ends`` or further."""
+    found: Vector = {topic: {} for topic in positions}
+    waiting = {(topic, partition) for topic, partitions in positions.items() for partition in partitions}
+    if not waiting:
+        return found
+    wanted = {topic: {p: ends[topic][p] for p in partitions} for topic, partitions in positions.items()}
+    with Reader(settings, positions, WAIT_MS) as reader:
+        for entries in reader.read_to(wanted):
+            for entry in entries:
+                found[entry.topic].setdefault(entry.partition, entry.offset)
+            waiting -= {(topic, partition) for topic, partitions in found.items() for partition in partitions}
+            if not waiting:
+                return found
+        for topic, partition in waiting:
+            found[topic][partition] = reader.positions[topic][partition]
+    return found
 
 
 def lost(holes: list[Hole], log_starts: Vector) -> list[Hole]:

@@ -20,14 +20,14 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from batch.archive_table import EMPTY, ends, ensure_archives, positions, snapshots_now
-from batch.holes import Hole, Stretches, find, look_up, lost, stretches_of
+from batch.holes import Hole, Stretches, find, look_up, lost, overlapping, stretches_of, tails, unproven
 from batch.report import Report, complain, note
 from changelog.archive.columnar import archive_name
 from changelog.archive.objects import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE, IDENTITY
 from changelog.positions import Vector, to_json
-from changelog.topics import check_topics, start_offsets, topic_ids
+from changelog.topics import check_topics, end_offsets, start_offsets, topic_ids
 from changelog.typed import entity_columns, typed
 from runtime import faults
 from runtime.errors import ConflictError
@@ -86,7 +86,7 @@ def _pass(
     snapshots = {entity: snapshot for entity, snapshot in snapshots_now(spark).items() if entity in entities}
     position = positions(spark, snapshots, settings.kafka.partitions)
     objects = _unread(settings, ops, position)
-    if not objects:
+    if not objects and not tails(settings, position, end_offsets(settings)):
         return set()
     log.info("reading %d objects", len(objects))
     read = read_objects(spark, settings.s3, objects, position).persist()
@@ -108,7 +108,7 @@ def _pass(
             refused = set()
             for entity in sorted(entities):
                 topic = topic_of(entity)
-                ranges = [hole for hole in empty if hole.topic == topic and hole.last < until[topic][hole.partition]]
+                ranges = [hole for hole in empty if hole.topic == topic]
                 if topic not in written and not ranges:
                     continue
                 log.info("writing %s", archive_name(entity))
@@ -152,11 +152,15 @@ def _without_holes(
     accept: tuple[Hole, ...],
     report: Report,
 ) -> tuple[DataFrame, list[Hole], Vector]:
-    """Records with their holes mended, the ranges proven empty, and where each partition must stop."""
+    """Records with their holes mended, the ranges proven empty, the tails too, and where each partition must stop."""
     until: Vector = {topic: dict.fromkeys(partitions, sys.maxsize) for topic, partitions in position.items()}
     holes = find(found, position)
+    reached: Vector = {topic: dict(partitions) for topic, partitions in position.items()}
+    for (topic, partition), stretches in found.items():
+        reached[topic][partition] = max(reached[topic][partition], *(last + 1 for _, last in stretches))
+    empty = tails(settings, reached, end_offsets(settings))
     if not holes:
-        return records, [], until
+        return records, empty, until
     starts = start_offsets(settings)
     whole = {place: list(stretches) for place, stretches in found.items()}
     mended = look_up(spark, settings, holes, starts)
@@ -166,18 +170,19 @@ def _without_holes(
         records = records.unionByName(mended)
         for place, stretches in stretches_of(mended).items():
             whole[place] += stretches
-    missing = lost(holes, starts)
-    empty: list[Hole] = []
+    missing: dict[tuple[str, int], list[Hole]] = {}
+    for one in unproven(settings, lost(holes, starts)):
+        missing.setdefault((one.topic, one.partition), []).append(one)
     for hole in find(whole, position):
-        gone = [m for m in missing if m.topic == hole.topic and m.partition == hole.partition and m.first <= hole.last]
-        gone = [m for m in gone if m.last >= hole.first and not any(_within(m, hole, a) for a in accept)]
+        gone = overlapping(missing.get((hole.topic, hole.partition), []), hole)
+        gone = [m for m in gone if not any(_within(m, hole, a) for a in accept)]
         if gone:
             stop = until[hole.topic]
             stop[hole.partition] = min(stop[hole.partition], max(hole.first, gone[0].first))
             report.lost.append(str(Hole(hole.topic, hole.partition, max(hole.first, gone[0].first), gone[-1].last)))
         else:
             empty.append(hole)
-    return records, empty, until
+    return records, [hole for hole in empty if hole.last < until[hole.topic][hole.partition]], until
 
 
 def _within(missing: Hole, hole: Hole, accepted: Hole) -> bool:
@@ -251,9 +256,9 @@ def _commit(
         F.when(F.col("kind") != CHANGE, F.col("value")).alias("value"),
     )
     if empty:
-        values = ", ".join(f"({h.partition}, {h.first}L, {h.last}L, '{EMPTY}')" for h in empty)
-        columns = "kafka_partition, kafka_offset, last_offset, kind"
-        rows = rows.unionByName(spark.sql(f"SELECT * FROM VALUES {values} AS r({columns})"), allowMissingColumns=True)
+        ranges = [(hole.partition, hole.first, hole.last, EMPTY) for hole in empty]
+        columns = "kafka_partition int, kafka_offset bigint, last_offset bigint, kind string"
+        rows = rows.unionByName(spark.createDataFrame(ranges, columns).coalesce(1), allowMissingColumns=True)
     condition = " OR ".join(f"(kafka_partition = {p} AND kafka_offset >= {start})" for p, start in position.items())
     faults.point("ingest.before-commit")
     try:

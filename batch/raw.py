@@ -7,14 +7,15 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from batch.archive_table import EMPTY
 from batch.holes import Stretches, find
-from changelog.archive.columnar import archived
+from changelog.archive.columnar import archive_name, archived
 from changelog.archive.objects import ABOUT, BROKEN, RANGE, list_raw, read_objects
 from changelog.classify import CHANGE, IDENTITY
 from changelog.duplicates import mark_duplicates
 from changelog.positions import Vector
 from changelog.typed import typed
-from runtime.settings import Settings
+from runtime.settings import Settings, topic_of
 
 log = logging.getLogger("raw")
 
@@ -35,6 +36,9 @@ def raw_changes(
             log.warning("%s", row["reason"])
             continue
         found[row["topic"], row["kafka_partition"]].append((row["kafka_offset"], int(row["identifier"])))
+    for entity, snapshot in snapshots.items():
+        for row in _empty(spark, entity, snapshot).collect():
+            found[topic_of(entity), row["kafka_partition"]].append((row["kafka_offset"], row["last_offset"]))
     for (topic, partition), stretches in found.items():
         stretches.append((upper[topic][partition], upper[topic][partition]))  # a gap before the end is a gap as well
     parts = [typed(read.where(~F.col("kind").isin(*ABOUT)))]
@@ -57,3 +61,9 @@ def raw_changes(
     )
     changes = ["kind", "topic", "kafka_partition", "kafka_offset", "append_time", "current", "original"]
     return mark_duplicates(records).where(F.col("kind") == CHANGE).where(wanted).select(*changes)
+
+
+def _empty(spark: SparkSession, entity: str, snapshot: int) -> DataFrame:
+    """The ranges of offsets that were proven empty, which no object holds: behind each transaction there is one."""
+    table = spark.read.option("versionAsOf", snapshot).table(archive_name(entity))
+    return table.where(F.col("kind") == EMPTY).select("kafka_partition", "kafka_offset", "last_offset")

@@ -1,7 +1,7 @@
 """
 ### watch: lag and freshness, and who is told
 
-Measures how far archiver, speed layer, ingest and boundary are behind the log, in records and seconds, into
+Measures how far archiver, derive, speed layer, ingest and boundary are behind the log, in records and seconds, into
 `ops.public.lag`, and tells of what is beyond its limit (`watch.max_behind_seconds`), and of a boundary older than half
 of Kafka's retention: to the log of `look`, and to a webhook if one is configured (`watch.webhook_url`). An alert is
 told once when it begins and once when it ends; `ops.public.alerts` keeps the last of each.

@@ -5,7 +5,18 @@ import sys
 import typer
 from pydantic import ValidationError
 
-from infra import commands_log, commands_operations, commands_platform, commands_views
+from infra import (
+    commands_audit,
+    commands_cdc,
+    commands_command,
+    commands_dead_letters,
+    commands_latest,
+    commands_log,
+    commands_operations,
+    commands_platform,
+    commands_schema,
+    commands_views,
+)
 from runtime.errors import AnabranchError
 
 app = typer.Typer(
@@ -14,7 +25,18 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Anabranch: one log, two layers, one answer. Begin with: anabranch demo",
 )
-for commands in (commands_platform, commands_log, commands_views, commands_operations):
+for commands in (
+    commands_platform,
+    commands_log,
+    commands_command,
+    commands_dead_letters,
+    commands_schema,
+    commands_latest,
+    commands_cdc,
+    commands_views,
+    commands_audit,
+    commands_operations,
+):
     commands.register(app)
 
 

@@ -15,6 +15,7 @@ from changelog.positions import to_json
 from changelog.producer import ChangelogProducer, Record
 from changelog.sources import load as loading
 from changelog.sources import online_retail
+from changelog.sources.checked import checked
 from changelog.sources.simulate import Shop
 from runtime.settings import Settings
 
@@ -89,9 +90,22 @@ def replay_online_retail(
 ) -> None:
     """Replay the UCI Online Retail data set: 25,900 orders (created, then paid) and 541,909 events.
 
+    What would not be valid is refused with the reason, the others go in; exit status 1 if anything was refused.
+
     Example: anabranch replay online-retail --path online_retail.csv.gz
     """
-    report(feed(online_retail.records(path), rate, "replay"), as_json)
+    refused = 0
+
+    def refuse(record: Record, reason: str) -> None:
+        nonlocal refused
+        refused += 1
+        identifier = json.loads(record.value or b"")["provenance"]["identifier"]
+        typer.echo(f"{path}: {record.topic}, {identifier}: refused: {reason}", err=True)
+
+    summary = feed(checked(online_retail.records(path), refuse), rate, "replay")
+    report(summary | {"refused": refused}, as_json)
+    if refused:
+        raise typer.Exit(1)
 
 
 def feed(records: Iterable[Record], rate: float, what: str) -> dict[str, object]:

@@ -42,7 +42,7 @@ def maintenance(
 
 
 def watch(as_json: AsJson = False) -> None:
-    """Measure lag and freshness of archiver, speed layer, ingest and boundary; tell of what is beyond its limit."""
+    """Measure how far archiver, derive, speed, ingest and boundary are behind; tell of what is beyond its limit."""
     found = watching.watch(Settings())
     if as_json:
         typer.echo(json.dumps({"lag": found.lag, "alerts": found.alerts}))

@@ -121,5 +121,19 @@ def _table() -> None:
     for service in found["services"]:
         if "user" in service:
             console.print(f"{service['name']}: user {service['user']}, password {service['password']}", markup=False)
+        if service["name"] == "cdc" and service["detail"] and service["state"] == "running":
+            console.print(_capture(service["detail"]), markup=False)
         if service["state"] == "failed":
             console.print(f"{service['name']} failed:\n{service['detail']}", markup=False)
+
+
+def _capture(said: dict[str, Any]) -> str:
+    """A line on what the service ``cdc`` says of connector, slot and snapshots."""
+    connector, slot = said.get("connector") or {}, said.get("slot") or {}
+    snapshot = "a snapshot is under way" if said.get("snapshot") else "no snapshot is under way"
+    if not said.get("whole"):
+        snapshot = f"nothing is written before a snapshot is complete, {snapshot}"
+    return (
+        f"cdc: connector {connector.get('connector', 'not there')}, task {connector.get('task', 'not there')}; "
+        f"{slot.get('behind_bytes', 0) / 2**20:.1f} MB of WAL kept; {snapshot}; {said.get('bad', 0)} entities bad"
+    )

@@ -28,6 +28,7 @@ from serving import compare as comparison
 from serving import publication, sql
 from serving.beside import show
 from serving.published import current, history
+from serving.wait import deferred
 from serving.wait import wait as wait_until
 from speed.generation import begin
 from views.algebra import View
@@ -197,6 +198,8 @@ def views_page() -> str:
         else:
             lines += [f"| `{read.name}` | {read.comment} |" for read in view.reads]
             lines += ["", f"Of `changelog.{view.entity}`. Partial states: `serving.{view.name}_states`."]
+            if view.defers:
+                lines += ["Changes of batch sources (`speed.batch_services`) come with the next batch run."]
         if isinstance(view, Matches) and view.alert:
             lines += [f"Each row also goes, once, to the topic `alert.{view.name}`."]
     return "\n".join(lines) + "\n"
@@ -220,6 +223,9 @@ def explain(name: Annotated[str, typer.Argument(help="a view")]) -> None:
         typer.echo(f"appended {reach}{f'; each goes to the topic alert.{view.name}' if view.alert else ''}\n")
     else:
         typer.echo(f"of changelog.{view.entity}, where {view.contribution.condition}\n")
+    if view.defers:
+        services = ", ".join(Settings().speed.batch_services) or "there are none"
+        typer.echo(f"changes of batch sources (speed.batch_services: {services}) are left to the batch side\n")
     typer.echo(f"partial states, in lake.batch.{view.name} and lake.speed.{view.pipeline}:")
     for key in view.contribution.keys:
         typer.echo(f"  key    {key.field.name} {key.field.type} = {key.expression}")
@@ -233,7 +239,11 @@ def explain(name: Annotated[str, typer.Argument(help="a view")]) -> None:
     if served:
         at = served[0]
         typer.echo(f"\npublication {at.publication}: epoch {at.epoch} of generation {at.generation}, which starts at")
-        typer.echo(f"  {json.dumps(to_json(at.vector))}\n\n{sql.merged(view, at.pin)}")
+        typer.echo(f"  {json.dumps(to_json(at.vector))}")
+        if view.defers:
+            number = deferred(Settings()).get(view.name, 0)
+            typer.echo(f"left to the next batch run: {number:,} changes of batch sources")
+        typer.echo(f"\n{sql.merged(view, at.pin)}")
 
 
 def query(
@@ -254,6 +264,8 @@ def wait(timeout: Annotated[float, typer.Option(help="seconds")] = 600) -> None:
             progress=lambda missing: progress.update(task, description=f"waiting: {missing:,} offsets to go"),
         )
     typer.echo("the merged views cover everything acknowledged so far")
+    for name, number in deferred(Settings()).items():
+        typer.echo(f"but for {number:,} changes of batch sources, which {name} leaves to the next batch run")
 
 
 def verify(as_json: AsJson = False) -> None:
@@ -264,6 +276,8 @@ def verify(as_json: AsJson = False) -> None:
     else:
         typer.echo(f"records of the log: {result['records']}")
         typer.echo(f"rows compared: {result['compared']}")
+        for name, number in result["deferred"].items():
+            typer.echo(f"left to the next batch run by {name}: {number:,} changes of batch sources")
         for difference in result["differences"]:
             typer.echo(f"DIFFERENCE {difference}")
         typer.echo("exact" if not result["differences"] else f"{len(result['differences'])} differences")

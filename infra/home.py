@@ -45,6 +45,10 @@ class Ports:
         return self.base + 81
 
     @property
+    def connect(self) -> int:
+        return self.base + 83
+
+    @property
     def kafka(self) -> int:
         return self.base + 92
 
@@ -68,6 +72,7 @@ class Ports:
             self.spark_ui,
             self.trino,
             self.airflow,
+            self.connect,
             self.kafka,
             self.kafka_controller,
             self.postgres,
@@ -126,28 +131,30 @@ def initialise(programs: Programs, profile: Profile | None = None) -> Settings:
             "supervisor_password": secrets.token_urlsafe(24),
         }
         for name in ("catalog", "ops"):
-            written[name] = {
-                "name": name,
-                "user": name,
-                "port": ports.postgres,
-                "password": secrets.token_urlsafe(24),
-            }
+            written[name] = database(name, name, ports)
     written.setdefault("airflow", airflow_secrets(Ports(written["port_base"])))
+    written.setdefault("shop", database("shop", "shop", Ports(written["port_base"])))
+    written.setdefault("cdc", cdc_settings(Ports(written["port_base"])))
     written["profile"] = profile or written.get("profile", "core")
     written["spark"] = {**written.get("spark", {}), "jars": str(programs.spark_jars)}
     write_private(path, json.dumps(written, indent=1) + "\n")
     return Settings()
 
 
+def database(name: str, user: str, ports: Ports) -> dict[str, Any]:
+    """Settings of a database, with a new secret for its user."""
+    return {"name": name, "user": user, "port": ports.postgres, "password": secrets.token_urlsafe(24)}
+
+
+def cdc_settings(ports: Ports) -> dict[str, Any]:
+    """Section ``cdc`` of a home's settings, with new secrets."""
+    return {"database": database("shop", "shop_cdc", ports), "connect_url": f"http://127.0.0.1:{ports.connect}"}
+
+
 def airflow_secrets(ports: Ports) -> dict[str, Any]:
     """Section ``airflow`` of a home's settings, with new secrets."""
     return {
-        "database": {
-            "name": "airflow",
-            "user": "airflow",
-            "port": ports.postgres,
-            "password": secrets.token_urlsafe(24),
-        },
+        "database": database("airflow", "airflow", ports),
         "password": secrets.token_urlsafe(12),
         "fernet_key": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
         "jwt_secret": secrets.token_urlsafe(48),

@@ -10,6 +10,7 @@ import psycopg
 
 from batch.backup import Backup, backup, backups
 from batch.backup import restore as restore_databases
+from changelog.sources.cdc import capture
 from infra import airflow, prepare, supervise
 from infra.airflow_api import AirflowApi
 from infra.artifacts.install import Programs, install
@@ -25,8 +26,9 @@ from serving.publication import publish_initial
 
 Say = Callable[[str], None]
 
-READY_SECONDS = {"postgres": 60, "kafka": 90, "minio": 60, "trino": 180, "archiver": 90, "speed": 180}
-SCHEDULED = ("batch_views", "maintenance", "watch", "backup", "airflow_cleanup")
+READY_SECONDS = {"postgres": 60, "kafka": 90, "minio": 60, "trino": 180, "archiver": 90, "derive": 90,
+                 "speed": 180, "commands": 90, "connect": 120, "cdc": 120}  # fmt: skip
+SCHEDULED = ("batch_views", "maintenance", "watch", "drift", "backup", "airflow_cleanup")
 """DAGs that run by themselves."""
 
 READY_SECONDS |= dict.fromkeys(airflow.COMPONENTS, 180)
@@ -59,6 +61,7 @@ def up(say: Say, profile: Profile | None = None) -> Settings:
         supervise.start(settings)
     started = time.monotonic()
     _start(settings, programs, say)
+    _forget_services(settings, {service.name for service in all_services})
     if publish_initial(settings).publication or not backups(settings):
         backup(settings)
     say(f"ready after {time.monotonic() - started:.0f} s")
@@ -69,8 +72,7 @@ def _start(settings: Settings, programs: Programs, say: Say) -> None:
     """Start in order; what does not depend on each other starts together."""
 
     def ready(name: str) -> None:
-        seconds = await_ready(settings, name, READY_SECONDS[name])
-        say(f"{name} is ready ({seconds:.1f} s)")
+        _ready(settings, name, say)
 
     def start_airflow() -> None:
         if airflow.migrate(settings):
@@ -92,12 +94,36 @@ def _start(settings: Settings, programs: Programs, say: Say) -> None:
         prepare.buckets(settings)
         _guard(settings)
         prepare.topics(settings)
-        for name in ("archiver", "speed"):
+        capturing = pool.submit(start_capture, settings, say) if settings.profile == "full" else None
+        for name in ("archiver", "derive", "speed", "commands"):
             supervise.start_service(settings, name)
-        for done in [pool.submit(ready, name) for name in ("trino", "archiver", "speed")]:
+        for done in [pool.submit(ready, name) for name in ("trino", "archiver", "derive", "speed", "commands")]:
             done.result()
-        if orchestration is not None:
-            orchestration.result()
+        for more in (capturing, orchestration):
+            if more is not None:
+                more.result()
+
+
+def start_capture(settings: Settings, say: Say) -> None:
+    """Start change data capture where PostgreSQL, Kafka and the log's topics are there. Raises TransientError."""
+    prepare.shop(settings)
+    supervise.start_service(settings, "connect")
+    _ready(settings, "connect", say)
+    capture.ensure(settings, say)
+    supervise.start_service(settings, "cdc")
+    _ready(settings, "cdc", say)
+
+
+def _ready(settings: Settings, name: str, say: Say) -> None:
+    seconds = await_ready(settings, name, READY_SECONDS[name])
+    say(f"{name} is ready ({seconds:.1f} s)")
+
+
+def _forget_services(settings: Settings, known: set[str]) -> None:
+    """Services that the profile no longer has are no longer missed."""
+    with ops.connect(settings) as connection:
+        if connection.execute("SELECT to_regclass('services') AS there").fetchone() != {"there": None}:
+            connection.execute("DELETE FROM services WHERE NOT name = ANY(%s)", (sorted(known),))
 
 
 def _guard(settings: Settings) -> None:
@@ -139,7 +165,12 @@ def down(say: Say) -> None:
         return
     settings = Settings()
     if supervise.is_running(settings):
-        core = [[name] for name in ("speed", "archiver", "trino", "kafka", "minio", "postgres")]
+        core = [
+            [name]
+            for name in (
+                "cdc", "connect", "commands", "speed", "derive", "archiver", "trino", "kafka", "minio", "postgres",
+            )
+        ]  # fmt: skip
         supervise.stop(settings, [list(airflow.COMPONENTS), *core])
     ended = supervise.end_leftovers(settings)
     say("down; the data stays in " + str(settings.home) + (f" ({ended} leftovers ended)" if ended else ""))

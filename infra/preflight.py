@@ -13,8 +13,8 @@ from runtime.errors import PreflightError
 from runtime.settings import Profile
 
 MEMORY_GIB = 8
-AIRFLOW_GIB = 1.5
-"""What profile full needs beside it."""
+FULL_GIB = 2.5
+"""What profile full needs beside it: Airflow, and change data capture."""
 
 DISK_GIB = 6
 
@@ -22,7 +22,7 @@ DISK_GIB = 6
 def preflight(home: Path, ports: Ports | None, profile: Profile = "core") -> None:
     """Raise PreflightError with one line for each thing that is missing. ``ports``: those that must be free now."""
     problems = [
-        *_memory(MEMORY_GIB + (AIRFLOW_GIB if profile == "full" else 0)),
+        *_memory(MEMORY_GIB + (FULL_GIB if profile == "full" else 0)),
         *_disk(home),
         *_java(),
         *_root(),

@@ -4,19 +4,27 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any, LiteralString
 
 import boto3
 import psycopg
 from botocore.config import Config
 from psycopg import sql
 
+from changelog.commands.schema import command_topics
+from changelog.derived import derived_topics
+from changelog.sources.cdc.database import create_shop
+from changelog.sources.cdc.database import prepare as prepare_capture
+from changelog.sources.cdc.mapper import BAD_TOPIC
+from changelog.sources.cdc.mapping import TABLES
+from changelog.sources.cdc.stream import ensure_topic
 from changelog.topics import ensure_topics
 from infra.artifacts.install import Programs
 from infra.home import write_private
 from infra.readiness import superuser
 from infra.services import NOBODY, as_other_user, data, kafka_java
 from runtime.errors import PreflightError
-from runtime.settings import Settings
+from runtime.settings import Database, Settings
 from speed.alerts import alert_topic
 from views.matching import matching
 from views.registry import all_views
@@ -58,17 +66,46 @@ def _kafka(settings: Settings, programs: Programs) -> None:
 
 
 def databases(settings: Settings) -> None:
-    """Create the roles and databases of the catalog, of operations and of Airflow, each for its owner alone."""
-    wanted = [settings.catalog, settings.ops, *([settings.airflow.database] if settings.profile == "full" else [])]
+    """Create the roles and databases of the catalog, of operations, of the shop and of Airflow, each for its owner
+    alone, and the role that captures the shop's changes: a catalog of Trino's is that role's."""
+    wanted = [
+        settings.catalog,
+        settings.ops,
+        settings.shop,
+        *([settings.airflow.database] if settings.profile == "full" else []),
+    ]
     with psycopg.connect(superuser(settings), autocommit=True) as connection:
         for database in wanted:
-            role, password = sql.Identifier(database.user), sql.Literal(database.password.get_secret_value())
-            if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (database.user,)).fetchone():
-                connection.execute(sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}").format(role, password))
-            if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database.name,)).fetchone():
-                name = sql.Identifier(database.name)
-                connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(name, role))
-                connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(name))
+            _database(connection, database)
+        capturing = settings.cdc.database
+        _role(connection, capturing, "LOGIN REPLICATION")
+        role, name = sql.Identifier(capturing.user), sql.Identifier(capturing.name)
+        connection.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(name, role))
+
+
+def _database(connection: psycopg.Connection[Any], database: Database) -> None:
+    _role(connection, database, "LOGIN")
+    if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database.name,)).fetchone():
+        name, role = sql.Identifier(database.name), sql.Identifier(database.user)
+        connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(name, role))
+        connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(name))
+
+
+def _role(connection: psycopg.Connection[Any], database: Database, may: LiteralString) -> None:
+    if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (database.user,)).fetchone():
+        role, password = sql.Identifier(database.user), sql.Literal(database.password.get_secret_value())
+        connection.execute(sql.SQL("CREATE ROLE {} " + may + " PASSWORD {}").format(role, password))
+
+
+def shop(settings: Settings) -> None:
+    """Create the shop's tables, what the role that captures their changes needs, and the topics of capture. What is
+    there stays."""
+    with psycopg.connect(settings.shop.dsn, autocommit=True) as connection:
+        create_shop(connection)
+    with psycopg.connect(superuser(settings, settings.cdc.database.name), autocommit=True) as connection:
+        prepare_capture(connection, settings, TABLES)
+    ensure_topic(settings)
+    ensure_topics(settings, (), {BAD_TOPIC: {"cleanup.policy": "compact"}})
 
 
 def buckets(settings: Settings) -> None:
@@ -87,8 +124,9 @@ def buckets(settings: Settings) -> None:
 
 
 def topics(settings: Settings) -> None:
-    """Create the topics of the changelog and of the alerts."""
-    ensure_topics(settings, [alert_topic(view) for view in matching(all_views()) if view.alert])
+    """Create the topics of the changelog, of what is derived from it, of the alerts, and of commands."""
+    alerts = [alert_topic(view) for view in matching(all_views()) if view.alert]
+    ensure_topics(settings, alerts, {**derived_topics(settings), **command_topics(settings)})
 
 
 def _run(command: list[str], directory: Path = Path("/")) -> None:

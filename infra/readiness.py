@@ -63,6 +63,9 @@ def checks(settings: Settings) -> dict[str, Callable[[], None]]:
             raise TransientError("starting")
         trino.execute(trino.connect(settings), "SELECT 1")
 
+    def connect() -> None:
+        httpx.get(f"{settings.cdc.connect_url}/connectors", timeout=5).raise_for_status()
+
     def heartbeat(name: str) -> Callable[[], None]:
         def check() -> None:
             pid = supervise.states(settings)[name]["pid"]
@@ -111,13 +114,17 @@ def checks(settings: Settings) -> dict[str, Callable[[], None]]:
         "minio": minio,
         "trino": trino_,
         "archiver": heartbeat("archiver"),
+        "derive": heartbeat("derive"),
         "speed": heartbeat("speed"),
+        "commands": heartbeat("commands"),
+        "connect": connect,
+        "cdc": heartbeat("cdc"),
         "airflow-api": airflow_api,
         **{name: airflow_job(name) for name in airflow.JOBS},
     }
 
 
-def superuser(settings: Settings) -> str:
+def superuser(settings: Settings, database: str = "postgres") -> str:
     """Connection string of PostgreSQL's own superuser."""
-    return make_conninfo(settings.ops.dsn, dbname="postgres", user="postgres",
+    return make_conninfo(settings.ops.dsn, dbname=database, user="postgres",
                          password=settings.postgres_password.get_secret_value())  # fmt: skip

@@ -5,7 +5,9 @@ import sys
 import uuid
 from pathlib import Path
 
-from infra import airflow
+from changelog.commands.schema import OUTCOMES
+from changelog.sources.cdc.stream import TOPIC
+from infra import airflow, connect
 from infra.artifacts.install import Programs
 from infra.home import Ports, write_private
 from infra.service import Service
@@ -30,6 +32,12 @@ def services(settings: Settings, programs: Programs) -> list[Service]:
             restarts_on_78=False,
         ),
         Service(
+            "derive",
+            [sys.executable, "-m", "changelog.derive"],
+            url=f"kafka://{settings.kafka.bootstrap}/latest.*,patch.*",
+            restarts_on_78=False,
+        ),
+        Service(
             "speed",
             [sys.executable, "-m", "speed.app"],
             environment={"ANABRANCH_SPEED__UI_PORT": str(ports.spark_ui), "SPARK_LOCAL_IP": "127.0.0.1"},
@@ -37,8 +45,23 @@ def services(settings: Settings, programs: Programs) -> list[Service]:
             stop_seconds=30,
             restarts_on_78=False,
         ),
+        Service(
+            "commands",
+            [sys.executable, "-m", "changelog.commands"],
+            url=f"kafka://{settings.kafka.bootstrap}/{OUTCOMES}",
+            stop_seconds=30,
+            restarts_on_78=False,
+        ),
+        *(capture(settings, programs) if settings.profile == "full" else ()),
         *(airflow.services(settings) if settings.profile == "full" else ()),
     ]
+
+
+def capture(settings: Settings, programs: Programs) -> list[Service]:
+    """Change data capture: Kafka Connect, and what maps its stream to the changelog."""
+    url = f"kafka://{settings.kafka.bootstrap}/{TOPIC}"
+    mapper = Service("cdc", [sys.executable, "-m", "changelog.sources.cdc"], url=url, restarts_on_78=False)
+    return [connect.service(settings, programs), mapper]
 
 
 def data(settings: Settings, name: str) -> Path:
@@ -62,6 +85,7 @@ def postgres(settings: Settings, programs: Programs, ports: Ports) -> Service:
         "port": str(ports.postgres),
         "unix_socket_directories": "",
         "wal_level": "logical",
+        "max_slot_wal_keep_size": f"{settings.cdc.max_slot_wal_mb}MB",
         "shared_buffers": "64MB",
         "max_connections": "100",
         "log_timezone": "UTC",
@@ -158,6 +182,12 @@ def trino(settings: Settings, programs: Programs, ports: Ports) -> Service:
             "connection-url": settings.ops.jdbc_url,
             "connection-user": settings.ops.user,
             "connection-password": settings.ops.password.get_secret_value(),
+        },
+        "catalog/shop.properties": {
+            "connector.name": "postgresql",
+            "connection-url": settings.cdc.database.jdbc_url,
+            "connection-user": settings.cdc.database.user,
+            "connection-password": settings.cdc.database.password.get_secret_value(),
         },
     }
     for name, properties in files.items():

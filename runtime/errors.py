@@ -25,6 +25,10 @@ class ArchiveError(TerminalError):
     """An archive object cannot be what it claims to be: empty, truncated, or not in the format."""
 
 
+class RetentionError(TerminalError):
+    """Kafka no longer has the offset at which a reader stands."""
+
+
 class HoleError(TerminalError):
     """Offsets are missing from the archive and Kafka no longer has them."""
 

@@ -62,15 +62,30 @@ CREATE TABLE IF NOT EXISTS alerts (
     alert text PRIMARY KEY, message text NOT NULL, since timestamptz NOT NULL DEFAULT now(), ended_at timestamptz,
     told text
 );
+CREATE TABLE IF NOT EXISTS drift (
+    measured_at timestamptz NOT NULL, entity text NOT NULL, compared bigint NOT NULL, missing bigint NOT NULL,
+    extra bigint NOT NULL, changed bigint NOT NULL, refused bigint NOT NULL, moving bigint NOT NULL,
+    severity text NOT NULL, action text NOT NULL, examples jsonb NOT NULL, PRIMARY KEY (measured_at, entity)
+);
+CREATE TABLE IF NOT EXISTS dead_letter_replays (
+    topic text NOT NULL, kafka_partition int NOT NULL, kafka_offset bigint NOT NULL, appended_at timestamptz NOT NULL,
+    to_topic text NOT NULL, key bytea NOT NULL, ref text NOT NULL, service_name text NOT NULL, identifier text NOT NULL,
+    to_partition int, to_offset bigint, noted_at timestamptz NOT NULL DEFAULT now(), replayed_at timestamptz,
+    PRIMARY KEY (topic, kafka_partition, kafka_offset)
+);
 ALTER TABLE runs ADD COLUMN IF NOT EXISTS location text NOT NULL DEFAULT 'batch';
 ALTER TABLE publication_views ADD COLUMN IF NOT EXISTS retired_at timestamptz;
+ALTER TABLE generations ADD COLUMN IF NOT EXISTS batch_services jsonb NOT NULL DEFAULT '[]';
 """
 """Every statement can be run again. ``archived`` and ``archive_objects`` are caches of what the lake and the objects
-say; losing them loses time only. ``speed_floors``: rows of a generation below this epoch may have been deleted."""
+say; losing them loses time only. ``speed_floors``: rows of a generation below this epoch may have been deleted.
+``dead_letter_replays``: what became of a dead letter; without ``replayed_at`` it is not known yet."""
 
 _SCHEMA_MARK = f"anabranch {hashlib.sha256(SCHEMA.encode()).hexdigest()[:12]}"
 _PUBLICATION_LOCK = 7_302_025
 _SCHEMA_LOCK = 7_302_026
+_REPLAY_LOCK = 7_302_029
+_COMMANDS_LOCK = 7_302_028
 
 
 def connect(settings: Settings) -> Connection:
@@ -97,8 +112,28 @@ def publication_lock(connection: Connection) -> Iterator[None]:
 
     The lock belongs to the connection: it is released at the end, and by PostgreSQL if the process dies.
     """
-    connection.execute("SELECT pg_advisory_lock(%s)", (_PUBLICATION_LOCK,))
+    with _lock(connection, _PUBLICATION_LOCK):
+        yield
+
+
+@contextmanager
+def replay_lock(connection: Connection) -> Iterator[None]:
+    """Hold the lock of the replay of dead letters, as above."""
+    with _lock(connection, _REPLAY_LOCK):
+        yield
+
+
+@contextmanager
+def _lock(connection: Connection, number: int) -> Iterator[None]:
+    connection.execute("SELECT pg_advisory_lock(%s)", (number,))
     try:
         yield
     finally:
-        connection.execute("SELECT pg_advisory_unlock(%s)", (_PUBLICATION_LOCK,))
+        if not connection.closed:  # or the server released it
+            connection.execute("SELECT pg_advisory_unlock(%s)", (number,))
+
+
+def try_commands_lock(connection: Connection) -> bool:
+    """Take the lock of the service that answers commands, if nobody has it. It belongs to the connection, as above."""
+    row = connection.execute("SELECT pg_try_advisory_lock(%s) AS taken", (_COMMANDS_LOCK,)).fetchone()
+    return row == {"taken": True}

@@ -9,10 +9,10 @@ import os
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from psycopg.conninfo import make_conninfo
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import (
     BaseSettings,
     EnvSettingsSource,
@@ -93,6 +93,23 @@ class Archiver(_Section):
     max_age_seconds: float = 10.0
 
 
+class Derive(_Section):
+    """The service that writes the derived topics: a transaction takes what comes in ``trigger_seconds``, or
+    ``max_records`` of the log."""
+
+    trigger_seconds: float = 0.5
+    max_records: int = 5_000
+
+
+class Commands(_Section):
+    """The service that answers commands. ``remember_days``: how long the id of a command is known, and has no second
+    effect. ``succeeds``: services that write no more, whose guests and orders commands may go on with; those of any
+    other are its own to change."""
+
+    remember_days: int = Field(default=30, ge=1)
+    succeeds: tuple[str, ...] = ()
+
+
 def _power_of_four(number: int) -> int:
     if number not in (16, 64, 256, 1024):
         raise ValueError("has to be 16, 64, 256 or 1024")
@@ -101,11 +118,14 @@ def _power_of_four(number: int) -> int:
 
 class Speed(_Section):
     """The streaming application. ``horizon_seconds``: how far apart duplicates are still recognised. ``bucket_epochs``:
-    epochs in one partition of the speed table, the unit in which old rows are deleted; holds for new tables."""
+    epochs in one partition of the speed table, the unit in which old rows are deleted; holds for new tables.
+    ``batch_services``: services that write in bulk; views that defer leave their changes to the batch layer. Holds for
+    new generations."""
 
     trigger_seconds: float = 2.0
     max_offsets_per_trigger: int = 100_000
     horizon_seconds: int = 3600
+    batch_services: tuple[str, ...] = ()
     bucket_epochs: Annotated[int, AfterValidator(_power_of_four)] = 256
     driver_memory: str = "1g"
     ui_port: int = 0
@@ -137,8 +157,10 @@ class Watch(_Section):
     """Limits of freshness, by component, and whom to tell. ``webhook_url`` may carry a token, so it is a secret."""
 
     schedule: str = "*/2 * * * *"
-    max_behind_seconds: dict[Literal["archiver", "speed", "ingest", "boundary"], float] = {
+    max_behind_seconds: dict[Literal["cdc", "archiver", "derive", "speed", "ingest", "boundary"], float] = {
+        "cdc": 60,
         "archiver": 120,
+        "derive": 60,
         "speed": 60,
         "ingest": 3600,
         "boundary": 7200,
@@ -164,6 +186,33 @@ class Airflow(_Section):
     api_secret_key: SecretStr = SecretStr("")
 
 
+class Cdc(_Section):
+    """Change data capture of the operational database ``shop`` (profile ``full``).
+
+    ``database``: the same database, as the role that captures sees it. ``connect_url``: Kafka Connect's REST interface.
+    ``refs``: what every ref of an entity of the shop begins with; no other service writes such refs.
+    ``heartbeat_seconds``: how often the connector writes to the database, so that its slot moves on where the shop is
+    quiet. ``max_slot_wal_mb``: how much WAL PostgreSQL keeps for a connector that does not read before it gives the
+    slot up; ``watch`` tells of it from half of that on.
+    """
+
+    database: Database = Database(name="shop", user="shop_cdc")
+    connect_url: str = "http://127.0.0.1:29083"
+    slot: str = "anabranch"
+    refs: str = "shop-"
+    heartbeat_seconds: float = Field(default=10, gt=0)
+    max_slot_wal_mb: int = Field(default=2048, ge=64)
+
+
+class Drift(_Section):
+    """Comparing the shop's database with the views. ``republish_at_most``: so many rows of an entity are mended one by
+    one; more are major. ``rebuild``: whether what is major is proposed (an alert) or started by the DAG ``drift``."""
+
+    schedule: str = "47 * * * *"
+    republish_at_most: int = Field(default=1_000, ge=0)
+    rebuild: Literal["propose", "start"] = "propose"
+
+
 class Spark(_Section):
     """Where Spark runs, where its extra jars are (one directory, filled by ``anabranch up``), and further options for
     the JVMs of its drivers."""
@@ -174,7 +223,7 @@ class Spark(_Section):
 
 
 Profile = Literal["core", "full"]
-"""What the local platform runs: ``full`` is ``core`` and Airflow."""
+"""What the local platform runs: ``full`` is ``core``, change data capture and Airflow."""
 
 
 class _Environment(EnvSettingsSource):
@@ -209,11 +258,26 @@ class Settings(BaseSettings):
     ops: Database = Database(name="ops", user="ops")
     trino: Trino = Trino()
     archiver: Archiver = Archiver()
+    derive: Derive = Derive()
+    commands: Commands = Commands()
     speed: Speed = Speed()
     batch: Batch = Batch()
     watch: Watch = Watch()
+    drift: Drift = Drift()
+    shop: Database = Database(name="shop", user="shop")
+    cdc: Cdc = Cdc()
     spark: Spark = Spark()
     airflow: Airflow = Airflow()
+
+    @model_validator(mode="after")
+    def _one_writer_for_each_entity(self) -> Self:
+        """What commands go on with cannot come later than what they make of it."""
+        if both := set(self.commands.succeeds) & set(self.speed.batch_services):
+            raise ValueError(
+                f"commands.succeeds and speed.batch_services both name {', '.join(sorted(both))}: what commands change "
+                "would be counted before it is there"
+            )
+        return self
 
     @classmethod
     def settings_customise_sources(

@@ -16,7 +16,7 @@ from changelog.positions import Vector, covers, from_json
 from runtime import ops, trino
 from runtime.errors import TerminalError
 from runtime.ops import Connection
-from runtime.settings import Settings, entity_of
+from runtime.settings import Settings, entity_of, topic_of
 from serving import sql
 from serving.published import Served, current
 from serving.sql import Pin
@@ -31,7 +31,8 @@ EXAMPLES = 20
 class Difference:
     """One view compared. ``only_served``, ``only_run``: rows by key; ``changed``: rows whose measures differ, and of
     each measure how many. ``late_copies``: duplicates beyond the horizon, which what is served still counts and the run
-    does not. ``records_apart``: records between the two cuts; 0 means the comparison is exact."""
+    does not. ``deferred``: changes that the speed side of what is served left to the run. ``records_apart``: records
+    between the two cuts; 0 means the comparison is exact."""
 
     view: str
     rows: int = 0
@@ -40,6 +41,7 @@ class Difference:
     changed: int = 0
     measures: dict[str, int] = field(default_factory=dict)
     late_copies: int = 0
+    deferred: int = 0
     records_apart: int = 0
     examples: list[dict[str, Any]] = field(default_factory=list)
 
@@ -50,8 +52,8 @@ class Difference:
 
 @dataclass
 class Comparison:
-    """All views of a run, and whether differences are accounted for: there are none, or late copies explain them, or
-    the code is another."""
+    """All views of a run, and whether differences are accounted for: there are none, or late copies or deferred changes
+    explain them, or the code is another."""
 
     run_id: str
     code_changed: bool
@@ -62,7 +64,7 @@ class Comparison:
         """Views that differ although nothing that is known says why."""
         if self.code_changed:
             return []
-        return [d.view for d in self.views if d.differing and not d.late_copies and not d.records_apart]
+        return [d.view for d in self.views if d.differing and not (d.late_copies or d.deferred or d.records_apart)]
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "unexplained": self.unexplained}
@@ -118,6 +120,7 @@ def _compare(lake: TrinoConnection, connection: Connection, served: Served, new:
     else:
         until, cut, found.records_apart = _nearest(lake, served, vector, view.topics)
     found.late_copies = _late_copies(lake, view, served, until, cut)
+    found.deferred = _deferred(lake, view, served, until)
     old = replace(old, until=until)
     new = replace(new, until=until if old.generation == new.generation else new.epoch)
     _, rows = trino.execute(lake, _counts(view, old, new))
@@ -181,6 +184,19 @@ def _late_copies(lake: TrinoConnection, view: View, served: Served, until: int, 
     that the archive counts there. For matches from the oldest epoch that is kept on: a copy stays in the histories."""
     epoch, start = _oldest(lake, served) if isinstance(view, Matches) else (served.epoch, served.vector)
     return sum(_copies(lake, topic, served.generation, epoch, start, until, cut) for topic in view.topics)
+
+
+def _deferred(lake: TrinoConnection, view: View, served: Served, until: int) -> int:
+    """Changes that the speed side of what is served leaves out, up to an epoch."""
+    if not view.defers:
+        return 0
+    _, rows = trino.execute(
+        lake,
+        "SELECT sum(s.deferred.records) FROM lake.speed.main s WHERE s.view = 'deferred' AND s.deferred.topic = "
+        f"'{topic_of(view.entity)}' AND s.generation = {served.generation} AND s.epoch >= {served.epoch} AND "
+        f"s.epoch < {until}",
+    )
+    return int(rows[0][0] or 0)
 
 
 def _oldest(lake: TrinoConnection, served: Served) -> tuple[int, Vector]:
@@ -249,6 +265,8 @@ def described(report: Comparison) -> str:
             lines.append(
                 f"  {view.late_copies} copies beyond the horizon are counted in what is served, not in the run"
             )
+        if view.deferred:
+            lines.append(f"  {view.deferred} changes of batch sources are in the run; what is served waits for it")
         if view.records_apart:
             lines.append(f"  the two are {view.records_apart} records apart: they stand on different generations")
         lines += [f"  {', '.join(f'{name}={value}' for name, value in row.items())}" for row in view.examples]

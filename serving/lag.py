@@ -1,8 +1,9 @@
-"""Lag and freshness: how far archiver, speed layer, ingest and boundary are behind the log, in records and seconds.
+"""Lag and freshness: how far archiver, derive, speed layer, ingest and boundary are behind the log, and capture behind
+its stream, in records and seconds.
 
 Measured into ``ops.lag``, a row for each component and topic-partition. Positions are read where each component tells
-them: the archiver's and the speed layer's heartbeats (Spark's progress, from its listener), the archived positions, the
-served vectors. ``behind_seconds`` is the age, by the broker's clock, of the first record not yet passed.
+them: the heartbeats of cdc, archiver, derive and speed layer (Spark's progress, from its listener), the archived
+positions, the served vectors. ``behind_seconds`` is the age, by the broker's clock, of the first record not yet passed.
 """
 
 import time
@@ -11,15 +12,21 @@ from datetime import UTC, datetime
 
 from confluent_kafka import Consumer, TopicPartition
 
+from changelog.derived import DERIVED
 from changelog.positions import Vector, from_json
+from changelog.sources.cdc import stream
 from changelog.topics import end_offsets, start_offsets
 from runtime import ops
 from runtime.ops import Connection
-from runtime.settings import Settings
+from runtime.settings import Settings, entity_of
 from serving.published import current
 
-COMPONENTS = ("archiver", "speed", "ingest", "boundary")
-"""In the order in which a record passes them. ``boundary``: the oldest of what is served."""
+COMPONENTS = ("cdc", "archiver", "derive", "speed", "ingest", "boundary")
+"""In the order in which a record passes them. ``cdc`` reads the captured stream, the others the changelog;
+``boundary``: the oldest of what is served."""
+
+POSITION = {"cdc": "committed", "archiver": "committed", "derive": "committed", "speed": "end"}
+"""In which field of its heartbeat a service says how far it is."""
 
 PATIENCE = 10.0
 
@@ -45,10 +52,14 @@ def measure(settings: Settings) -> list[Lag]:
     with ops.connect(settings) as connection:
         positions = read_positions(connection)
         ends, starts = end_offsets(settings), start_offsets(settings)
+        if "cdc" in positions:
+            first, end = stream.bounds(settings)
+            starts[stream.TOPIC], ends[stream.TOPIC] = {0: first}, {0: end}
         waiting = {
             (topic, partition, max(positions[name].get(topic, {}).get(partition, 0), starts[topic][partition]))
             for name in positions
             for topic, partitions in ends.items()
+            if _reads(name, topic)
             for partition, end in partitions.items()
             if positions[name].get(topic, {}).get(partition, 0) < end
         }
@@ -57,7 +68,7 @@ def measure(settings: Settings) -> list[Lag]:
         found = []
         for name, vector in positions.items():
             for topic, partitions in ends.items():
-                for partition, end in partitions.items():
+                for partition, end in partitions.items() if _reads(name, topic) else ():
                     offset = vector.get(topic, {}).get(partition, 0)
                     at = appended.get((topic, partition, max(offset, starts[topic][partition])))
                     behind = 0.0 if offset >= end else (now.timestamp() - at if at else None)
@@ -74,12 +85,18 @@ def measure(settings: Settings) -> list[Lag]:
     return found
 
 
+def _reads(component: str, topic: str) -> bool:
+    if topic == stream.TOPIC or component == "cdc":
+        return component == "cdc" and topic == stream.TOPIC
+    return component != "derive" or entity_of(topic) in DERIVED
+
+
 def read_positions(connection: Connection) -> dict[str, Vector]:
     """How far each component is. One that says nothing, because it is starting, is left out."""
     said = {
         row["name"]: row["detail"]
         for row in connection.execute(
-            "SELECT name, detail FROM services WHERE name IN ('archiver', 'speed')"
+            "SELECT name, detail FROM services WHERE name = ANY(%s)", (list(POSITION),)
         ).fetchall()
     }
     archived: Vector = {}
@@ -92,7 +109,7 @@ def read_positions(connection: Connection) -> dict[str, Vector]:
                 known = boundary.setdefault(topic, {})
                 known[partition] = min(offset, known.get(partition, offset))
     heard: dict[str, Vector] = {}
-    for name, field in (("archiver", "committed"), ("speed", "end")):
+    for name, field in POSITION.items():
         if (said.get(name) or {}).get(field):
             heard[name] = from_json(said[name][field])
     return {**heard, "ingest": archived, "boundary": boundary}

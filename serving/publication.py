@@ -17,10 +17,11 @@ from changelog.positions import covers, from_json, to_json
 from runtime import faults, ops, trino
 from runtime.errors import BehindError, ContractError, HeldError, TerminalError
 from runtime.ops import Connection
-from runtime.settings import ENTITIES, Settings, topic_of
+from runtime.settings import Settings, topic_of
 from runtime.version import code_version
 from serving import sql
 from serving.published import Served, current, goes_back, pair_before, pair_from_row, pair_of, views_in
+from serving.whole_log import archived_entities
 from views.registry import all_views, derived_views, view_named, views_of
 
 log = logging.getLogger("publication")
@@ -46,6 +47,7 @@ def publish_initial(settings: Settings, pipeline: str = "main") -> Published:
         _recover(settings, connection)
         done = connection.execute("SELECT 1 FROM publications WHERE pipeline = %s", (pipeline,)).fetchone()
         if done:
+            _ensure_schemas(settings, trino.connect(settings))  # views that depend on no publication may be new
             return Published(None, "initial", ())
         first = connection.execute(
             "SELECT generation, start_vector FROM generations WHERE pipeline = %s ORDER BY generation LIMIT 1",
@@ -300,14 +302,12 @@ def _ensure_schemas(settings: Settings, lake: TrinoConnection) -> None:
     """The schemas of what Trino owns, and the views that depend on no publication."""
     for schema in ("serving", "ops"):
         trino.execute(lake, f"CREATE SCHEMA IF NOT EXISTS lake.{schema}")
-    _, found = trino.execute(
-        lake, "SELECT table_name FROM lake.information_schema.tables WHERE table_schema = 'archive'"
-    )
-    archives = {tuple(row) for row in found}
+    archived = archived_entities(lake)
     fixed = {
         "lake.ops.epochs": sql.EPOCHS.format(pipeline="main"),
-        "lake.ops.bad_records": sql.bad_records(["main"], [entity for entity in ENTITIES if (entity,) in archives]),
-        "lake.serving.boundary": sql.BOUNDARY,
+        "lake.ops.bad_records": sql.bad_records(["main"], list(archived)),
+        **({"lake.ops.audit": sql.audit(archived)} if archived else {}),
+        "lake.serving.boundary": sql.boundary(all_views()),
         "lake.ops.columns": sql.columns([*all_views(), *derived_views()]),
     }
     trino.execute_all(

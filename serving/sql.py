@@ -6,6 +6,7 @@ merged(view) = batch(records below the boundary) + speed(records from the bounda
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from serving.json_sql import json_of
 from views.algebra import View
 from views.derived import Derived
 
@@ -104,7 +105,8 @@ def bad_records(pipelines: Sequence[str], archived: Sequence[str]) -> str:
     """``ops.bad_records``: every bad record once and whole, with coordinates and reason.
 
     Columns: topic, kafka_partition, kafka_offset, reason, append_time, key, value, archived (whether the columnar
-    archive has it). The newest are known to the speed layer alone, old ones to the archive alone.
+    archive has it), replayed_to (topic/partition/offset of what it became once it was mended) and replayed_at. The
+    newest are known to the speed layer alone, old ones to the archive alone.
     ``archived``: entities whose archive table is there.
     """
     parts = [
@@ -118,15 +120,72 @@ def bad_records(pipelines: Sequence[str], archived: Sequence[str]) -> str:
         for entity in archived
     ]
     union = "\n  UNION ALL\n  ".join(parts)
-    return (
+    once = (
         "SELECT topic, kafka_partition, kafka_offset, arbitrary(reason) AS reason, "
         "arbitrary(append_time) AS append_time, arbitrary(key) AS key, arbitrary(value) AS value, "
-        "bool_or(archived) AS archived\n"
-        f"FROM (\n  {union}\n)\nGROUP BY topic, kafka_partition, kafka_offset"
+        f"bool_or(archived) AS archived\nFROM (\n  {union}\n)\nGROUP BY topic, kafka_partition, kafka_offset"
+    )
+    return (
+        f"SELECT bad.*, {REPLAYED_TO} AS replayed_to, replays.replayed_at\nFROM (\n{once}\n) bad\n"
+        f"LEFT JOIN {REPLAYS} replays ON replays.topic = bad.topic AND replays.kafka_partition = bad.kafka_partition "
+        "AND replays.kafka_offset = bad.kafka_offset"
     )
 
 
-BOUNDARY = """
+REPLAYS = "ops.public.dead_letter_replays"
+REPLAYED_TO = (
+    "replays.to_topic || '/' || CAST(replays.to_partition AS varchar) || '/' || CAST(replays.to_offset AS varchar)"
+)
+
+
+def audit(archived: Mapping[str, str]) -> str:
+    """``ops.audit``: every record of the log that is archived, with who wrote it as what.
+
+    Columns: topic, kafka_partition, kafka_offset, append_time, kind (change, duplicate, bad, tombstone), service_name,
+    identifier, entity, guest_ref (the key), ref, change (create, update, delete), reason, current and original (JSON of
+    what the archive knows of them), value (the record whole, where it is not a change), replayed_to (of a bad record,
+    where it went once it was mended), dead_letter (what it was before). What is not a change says of itself what its
+    bytes say, where they can be read. ``archived``: entities whose archive is there, with the type of ``current``.
+    """
+    parts = [_audited(entity, type_) for entity, type_ in archived.items()]
+    union = "\n  UNION ALL\n".join(parts)
+    return (
+        f"SELECT log.*, {REPLAYED_TO} AS replayed_to, letters.dead_letter\nFROM (\n{union}\n) log\n"
+        f"LEFT JOIN {REPLAYS} replays ON replays.topic = log.topic AND replays.kafka_partition = log.kafka_partition "
+        "AND replays.kafka_offset = log.kafka_offset\n"
+        "LEFT JOIN (SELECT to_topic, to_partition, to_offset, array_join(array_agg(topic || '/' || CAST("
+        "kafka_partition AS varchar) || '/' || CAST(kafka_offset AS varchar)), ', ') AS dead_letter "
+        f"FROM {REPLAYS} WHERE replayed_at IS NOT NULL GROUP BY 1, 2, 3) letters ON letters.to_topic = log.topic "
+        "AND letters.to_partition = log.kafka_partition AND letters.to_offset = log.kafka_offset"
+    )
+
+
+def _audited(entity: str, type_: str) -> str:
+    guest = "ref" if entity == "guest" else "guestRef"
+
+    def side(name: str) -> str:
+        whole = f"json_format(nullif(json_extract(said, '$.{name}'), JSON 'null'))"
+        typed = json_of('"' + name + '"', type_)
+        return f"coalesce(json_format({typed}), {whole})"
+
+    def says(path: str) -> str:
+        return f"json_extract_scalar(said, '$.{path}')"
+
+    return (
+        f"  SELECT 'changelog.{entity}' AS topic, kafka_partition, kafka_offset, append_time, kind, "
+        f"coalesce(service_name, {says('provenance.serviceName')}) AS service_name, "
+        f"coalesce(identifier, {says('provenance.identifier')}) AS identifier, '{entity}' AS entity, "
+        f"coalesce(from_utf8(key), {says(f'current.{guest}')}, {says(f'original.{guest}')}) AS guest_ref, "
+        f'coalesce("current".ref, original.ref, {says("current.ref")}, {says("original.ref")}) AS ref, '
+        "CASE WHEN now IS NULL AND before IS NULL THEN NULL WHEN before IS NULL THEN 'create' "
+        "WHEN now IS NULL THEN 'delete' ELSE 'update' END AS change, reason, now AS \"current\", before AS original, "
+        f"value\n  FROM (SELECT *, {side('current')} AS now, {side('original')} AS before FROM (\n"
+        "    SELECT *, CASE WHEN kind <> 'change' THEN try(json_parse(from_utf8(value))) END AS said "
+        f"FROM lake.archive.\"{entity}\" WHERE kind <> 'empty'))"
+    )
+
+
+_BOUNDARY = """
 WITH served AS (
   SELECT v.view, max(v.publication) AS publication FROM ops.public.publication_views v
   JOIN ops.public.publications p ON p.publication = v.publication WHERE p.state = 'finished' GROUP BY v.view
@@ -138,21 +197,33 @@ WITH served AS (
 ), journal AS (
   SELECT s.generation, s.epoch, s.journal.topic AS topic, sum(s.journal.records) AS records
   FROM lake.speed.main s WHERE s.view = 'journal' GROUP BY 1, 2, 3
+), deferred AS (
+  SELECT p.view, sum(s.deferred.records) AS records FROM pinned p JOIN lake.speed.main s
+  ON s.generation = p.generation AND s.epoch >= p.epoch AND s.deferred.topic = p.topic
+  WHERE s.view = 'deferred' AND p.view IN ({defer}) GROUP BY p.view
 ), archived AS (
   SELECT topic, json_format(cast(map_agg(cast(kafka_partition AS varchar), kafka_offset) AS json)) AS archived
   FROM ops.public.archived GROUP BY topic
 )
 SELECT p.view, p.publication, p.kind, p.generation, p.epoch, p.vector, a.archived, p.snapshot,
-  p.run_id, p.records AS batch_records, coalesce(sum(j.records), 0) AS speed_records, p.published_at,
+  p.run_id, p.records AS batch_records, coalesce(sum(j.records), 0) AS speed_records,
+  coalesce(d.records, 0) AS deferred_records, p.published_at,
   date_diff('second', p.published_at, current_timestamp) AS age_seconds
 FROM pinned p
 LEFT JOIN journal j ON j.generation = p.generation AND j.epoch >= p.epoch AND j.topic = p.topic
 LEFT JOIN archived a ON a.topic = p.topic
+LEFT JOIN deferred d ON d.view = p.view
 GROUP BY p.view, p.publication, p.kind, p.generation, p.epoch, p.vector, a.archived, p.snapshot, p.run_id, p.records,
-  p.published_at
+  p.published_at, d.records
 """
-"""``serving.boundary``: where each view's batch side ends and its speed side begins, and how much each covers.
 
-``batch_records`` counts offsets of the view's topic below the boundary; ``vector`` is the boundary for all topics of
-the pipeline, ``archived`` the archived position of the view's own topic.
-"""
+
+def boundary(views: Sequence[View]) -> str:
+    """``serving.boundary``: where each view's batch side ends and its speed side begins, and how much each covers.
+
+    ``batch_records`` counts offsets of the view's topic below the boundary; ``vector`` is the boundary for all topics
+    of the pipeline, ``archived`` the archived position of the view's own topic. ``deferred_records``: changes from the
+    boundary on that the speed side left to the next batch run.
+    """
+    names = ", ".join(f"'{view.name}'" for view in views if view.defers)
+    return _BOUNDARY.format(defer=names or "NULL")

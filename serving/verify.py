@@ -11,14 +11,16 @@ import json
 import logging
 import sys
 import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from changelog.archive.columnar import ENTITY_COLUMNS, as_archived, as_type, below
 from changelog.positions import Vector, to_json
-from changelog.typed import entity_columns
+from changelog.typed import entity_columns, entity_type, in_snake_case
 from runtime import ops, trino
 from runtime.errors import TerminalError
 from runtime.settings import ENTITIES, Settings, topic_of
@@ -28,7 +30,7 @@ from serving.log import log_records
 from serving.publication import views_say
 from serving.published import Served, current
 from serving.sql import Pin
-from views.algebra import View
+from views.algebra import Contribution, View, deferring, written_by
 from views.fold import Fold, weighted
 from views.matching import folding, match_rows, matched, matching, progress_of, sides
 from views.registry import view_named
@@ -45,11 +47,13 @@ SHOWN = 5
 
 @dataclass
 class Report:
-    """``differences``: a line for each thing that is not as it must be; empty means exact. ``cut``: where."""
+    """``differences``: a line for each thing that is not as it must be; empty means exact. ``cut``: where.
+    ``deferred``: of each view, how many changes its speed side leaves to the next batch run."""
 
     cut: dict[str, dict[str, int]] = field(default_factory=dict)
     records: dict[str, int] = field(default_factory=dict)
     compared: dict[str, int] = field(default_factory=dict)
+    deferred: dict[str, int] = field(default_factory=dict)
     differences: list[str] = field(default_factory=list)
 
 
@@ -58,6 +62,8 @@ def verify(spark: SparkSession, settings: Settings) -> Report:
     with ops.connect(settings) as connection, ops.publication_lock(connection):  # no publication between the two
         served = current(connection)
         said = views_say(trino.connect(settings)) if served else {}
+        rows = connection.execute("SELECT generation, batch_services FROM generations WHERE pipeline = 'main'")
+        batch_services: dict[int, list[str]] = {row["generation"]: row["batch_services"] for row in rows}
     if not served:
         raise TerminalError("nothing is published yet: anabranch up")
     report = Report()
@@ -74,7 +80,9 @@ def verify(spark: SparkSession, settings: Settings) -> Report:
         records = log_records(spark, settings, cut).persist()
         _kinds(spark, records, first, until, report)
         _archive(spark, records, cut, report)
-        _views(spark, settings, records, cut, views, until, report)
+        left = Left(batch_services[generation], views)
+        _left(spark, records, left, until, report)
+        _views(spark, settings, records, cut, views, left, until, report)
         records.unpersist()
     return report
 
@@ -138,6 +146,38 @@ def _kinds(spark: SparkSession, records: DataFrame, view: Served, until: int, re
             )
 
 
+class Left:
+    """What views leave to the batch layer: the changes of ``services`` from their boundary on."""
+
+    def __init__(self, services: Sequence[str], served: Sequence[Served]) -> None:
+        self.services = services
+        self.by = {one.view: one for one in served if services and view_named(one.view).defers}
+
+    def contribution(self, view: View) -> Contribution:
+        """What a view folds of the whole log below a cut."""
+        if view.name not in self.by:
+            return view.contribution
+        return deferring(view.contribution, self.services, unless=f"({below(self.by[view.name].vector)})")
+
+
+def _left(spark: SparkSession, records: DataFrame, left: Left, until: int, report: Report) -> None:
+    """How much views leave to the batch layer: the speed layer must have counted what the log holds."""
+    for name, at in left.by.items():
+        topic = topic_of(view_named(name).entity)
+        theirs = records.where(f"topic = '{topic}' AND kind = 'change' AND {written_by(left.services)}")
+        in_log = report.deferred[f"serving.{name}"] = theirs.where(f"NOT ({below(at.vector)})").count()
+        table = spark.table(f"{CATALOG}.speed.main").where(
+            f"generation = {at.generation} AND view = 'deferred' AND epoch >= {at.epoch} AND epoch < {until} AND "
+            f"deferred.topic = '{topic}'"
+        )
+        counted = table.agg(F.coalesce(F.sum("deferred.records"), F.lit(0))).collect()[0][0]
+        if counted != in_log:
+            report.differences.append(
+                f"serving.{name}: the speed layer left {counted} changes to the next batch run, the log holds {in_log} "
+                "(copies farther apart than the horizon are taken out by it)"
+            )
+
+
 def _archive(spark: SparkSession, records: DataFrame, cut: Vector, report: Report) -> None:
     """Every archived offset below the cut against the log, and the other way round up to the archived position."""
     there = {row["tableName"] for row in spark.sql(f"SHOW TABLES IN {CATALOG}.archive").collect()} if _has(
@@ -158,8 +198,13 @@ def _archive(spark: SparkSession, records: DataFrame, cut: Vector, report: Repor
             f"(kafka_partition = {p} AND kafka_offset < {min(end, ends.get(p, 0))})" for p, end in cut[topic].items()
         )
         in_log = records.where(F.col("topic") == topic).where(expected_in)
-        typed = (entity_columns(entity, name).alias(name) for name in ("current", "original"))
-        left = in_log.select(*WHOLE, *typed).select("kafka_partition", "kafka_offset", _digest().alias("log_hash"))
+        wanted = in_snake_case(entity_type(entity))
+        typed = in_log.select(*WHOLE, *(entity_columns(entity, name).alias(name) for name in ENTITY_COLUMNS))
+        taken_up = typed.select(*WHOLE, *(as_archived(spark, entity, name).alias(name) for name in ENTITY_COLUMNS))
+        left = taken_up.select("kafka_partition", "kafka_offset", _digest().alias("log_hash"))
+        archived = archived.select(
+            *WHOLE, *(as_type(F.col(name), table.schema[name].dataType, wanted).alias(name) for name in ENTITY_COLUMNS)
+        )
         right = archived.select("kafka_partition", "kafka_offset", _digest().alias("archive_hash"))
         both = left.join(right, ["kafka_partition", "kafka_offset"], "full_outer")
         wrong = both.where("NOT (log_hash <=> archive_hash)").persist()
@@ -196,13 +241,16 @@ def _views(
     records: DataFrame,
     cut: Vector,
     served: list[Served],
+    left: Left,
     until: int,
     report: Report,
 ) -> None:
-    """Fold the log from nothing and let Trino compare it with what is served, both ways."""
+    """Fold the log from nothing and let Trino compare it with what is served, both ways. What a view defers is left out
+    of its fold from its boundary on."""
     views = [view_named(view.view) for view in served]
     nothing: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in cut.items()}
-    anew = Fold(view.contribution for view in folding(views)).increments(weighted(records))
+    folds = Fold(left.contribution(view) for view in folding(views))
+    anew = folds.increments(weighted(records, ["service_name"]))
     if joins := matching(views):
         found = matched(sides(records, joins), joins, nothing, {}, progress_of(records, "true")[0])
         matches = Fold(view.contribution for view in joins).increments(match_rows(found, joins))

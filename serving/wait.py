@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 
 from changelog.positions import Vector, covers
-from changelog.topics import end_offsets
+from changelog.topics import acknowledged_offsets, end_offsets
 from runtime import ops, trino
 from runtime.errors import TransientError
 from runtime.settings import Settings
@@ -45,10 +45,11 @@ def wait(
 ) -> Vector:
     """Return once the merged views cover ``target`` (default: all that Kafka has acknowledged by now).
 
-    ``progress`` is told how many offsets are missing. Raises TransientError after ``timeout_seconds`` without getting
-    there; calling again goes on waiting.
+    What is acknowledged behind a transaction that is open is waited for as well: it can be read when that transaction
+    is over, committed or aborted. ``progress`` is told how many offsets are missing. Raises TransientError after
+    ``timeout_seconds`` without getting there; calling again goes on waiting.
     """
-    wanted = target if target is not None else end_offsets(settings)
+    wanted = target if target is not None else acknowledged_offsets(settings)
     deadline = time.monotonic() + timeout_seconds
     while not covers(reached := covered(settings), wanted):
         missing = sum(
@@ -59,12 +60,37 @@ def wait(
         progress(missing)
         if time.monotonic() > deadline:
             raise TransientError(
-                f"after {timeout_seconds:.0f} s the merged views still lack {missing} records; is the speed layer "
-                "running? anabranch status, anabranch logs speed"
-            )
+                f"after {timeout_seconds:.0f} s the merged views still lack {missing} offsets; "
+                + (_held_up(wanted, end_offsets(settings)) or "is the speed layer running? anabranch status, "
+                   "anabranch logs speed")
+            )  # fmt: skip
         time.sleep(0.25)
     return wanted
 
 
+def deferred(settings: Settings) -> dict[str, int]:
+    """For each view that leaves changes of batch sources to the batch layer now, how many they are: what is covered and
+    not yet seen there. The next batch run that covers them brings them in."""
+    sql = "SELECT view, deferred_records FROM lake.serving.boundary WHERE deferred_records > 0 ORDER BY view"
+    _, rows = trino.execute(trino.connect(settings), sql)
+    return {view: int(number) for view, number in rows}
+
+
 def _least(a: Vector, b: Vector) -> Vector:
     return {topic: {p: min(offset, b[topic][p]) for p, offset in parts.items()} for topic, parts in a.items()}
+
+
+def _held_up(wanted: Vector, readable: Vector) -> str:
+    """Says which open transactions keep the log from being read up to ``wanted``; empty if none does."""
+    places = [
+        f"{topic}/{partition} from offset {readable[topic][partition]} on"
+        for topic, partitions in wanted.items()
+        for partition, offset in partitions.items()
+        if readable.get(topic, {}).get(partition, offset) < offset
+    ]
+    if not places:
+        return ""
+    return (
+        f"a transaction is open in {', '.join(places)}, and nothing behind it can be read: its producer ends it, or "
+        "Kafka aborts it after that producer's transaction.timeout.ms"
+    )

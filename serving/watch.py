@@ -13,6 +13,7 @@ import httpx
 from runtime import ops
 from runtime.ops import Connection
 from runtime.settings import Settings
+from serving import drift
 from serving.lag import Lag, measure, retention_used
 
 log = logging.getLogger("watch")
@@ -30,7 +31,15 @@ def watch(settings: Settings) -> Watch:
     """Look once: measure, note alerts in ``ops.alerts``, tell of those that begin or end."""
     lags = measure(settings)
     with ops.connect(settings) as connection:
-        found = Watch(worst(lags), {**silent(connection), **alerts(settings, lags)})
+        found = Watch(
+            worst(lags),
+            {
+                **silent(connection),
+                **alerts(settings, lags),
+                **capture(settings, connection),
+                **drift.alerts(connection),
+            },
+        )
         _tell(settings, connection, found.alerts)
     return found
 
@@ -63,7 +72,9 @@ def alerts(settings: Settings, lags: list[Lag]) -> dict[str, str]:
     raised = {}
     limits = settings.watch.max_behind_seconds
     remedy = {
+        "cdc": "anabranch logs cdc; changes of the shop are late in the log until it has caught up",
         "archiver": "anabranch logs archiver; what Kafka lets go of before it is archived is lost to the batch layer",
+        "derive": "anabranch logs derive; what it has not passed is missing in latest.* and patch.* until it has",
         "speed": "anabranch logs speed; merged views are late until it has caught up, never wrong",
         "ingest": "look at the DAG batch_views, task ingest: holes and damaged objects are named in its log",
         "boundary": "look at the DAG batch_views; a hold after a rollback keeps the boundary too: anabranch release",
@@ -81,6 +92,37 @@ def alerts(settings: Settings, lags: list[Lag]) -> dict[str, str]:
         raised["boundary nears Kafka's retention"] = (
             f"the boundary's age is {used:.0%} of Kafka's retention: run the batch layer now (anabranch batch), or "
             "lengthen retention.ms of the changelog topics, before only the archive has what the speed side needs"
+        )
+    return raised
+
+
+def capture(settings: Settings, connection: Connection) -> dict[str, str]:
+    """What the service ``cdc`` says of connector, slot and entities that needs somebody: alert → message."""
+    row = connection.execute("SELECT detail FROM services WHERE name = 'cdc'").fetchone()
+    if row is None:
+        return {}
+    said, raised = row["detail"], {}
+    connector, slot = said.get("connector"), said.get("slot")
+    if connector is not None and (connector["connector"], connector["task"]) != ("RUNNING", "RUNNING"):
+        error = (connector["error"] or "").partition("\n")[0]
+        raised["the connector does not run"] = (
+            f"the connector of the shop is {connector['connector']}, its task {connector['task']} "
+            f"({error or 'no error'}): anabranch logs connect; anabranch up starts it again and makes a lost slot anew"
+        )
+    if slot is not None and slot.get("lost"):
+        raised["the replication slot is lost"] = (
+            f"PostgreSQL kept {settings.cdc.max_slot_wal_mb} MB of WAL for a connector that did not read, and no more: "
+            "changes of the shop are missing in the log; anabranch up reads it whole again and writes what differs"
+        )
+    elif slot is not None and slot.get("behind_bytes", 0) > settings.cdc.max_slot_wal_mb * 2**20 / 2:
+        raised["the replication slot holds much WAL"] = (
+            f"PostgreSQL keeps {slot['behind_bytes'] / 2**20:.0f} MB of WAL for the connector, at "
+            f"{settings.cdc.max_slot_wal_mb} MB it gives the slot up (cdc.max_slot_wal_mb): anabranch status, "
+            "anabranch logs connect"
+        )
+    if said.get("unknown"):
+        raised["captured orders are not whole"] = (
+            f"{said['unknown']} changes of orders had nothing in the log to be added to: anabranch cdc snapshot orders"
         )
     return raised
 

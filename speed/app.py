@@ -8,11 +8,11 @@ started again before somebody has looked: the message says what to do.
 import json
 import logging
 import shutil
-import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
+from threading import Event
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -29,9 +29,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from changelog.positions import to_json
 from changelog.topics import check_topics
 from runtime import faults
-from runtime.errors import ContractError, TerminalError
+from runtime.errors import ContractError
 from runtime.heartbeat import Heartbeat
 from runtime.ops import connect
+from runtime.service import serve
 from runtime.settings import Settings
 from runtime.spark import session
 from speed.alerts import Alerts
@@ -39,10 +40,11 @@ from speed.compaction import compact
 from speed.filling import known_until, ready
 from speed.generation import Generation, resume
 from speed.history import look, sizes
-from speed.journal import BAD_RECORDS, JOURNAL, SIDES, sides_of
+from speed.journal import BAD_RECORDS, JOURNAL, SIDES, deferred, sides_of
 from speed.positions import epoch_range, last_epoch, position_rows
 from speed.stream import contributions
 from speed.table import ensure_table, table_name
+from views.algebra import deferring
 from views.fold import Fold
 from views.matching import MATCHED_DDL, folding, match_rows, matching
 from views.registry import views_of
@@ -50,7 +52,6 @@ from views.registry import views_of
 log = logging.getLogger("speed")
 
 PIPELINE = "main"
-EXIT_CONFIGURATION = 78
 CONTRACT_CHECK_SECONDS = 30.0
 
 STREAM_CONF = {
@@ -66,33 +67,17 @@ STREAM_CONF = {
 
 def main() -> int:
     """Run until told to stop. Returns the exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it tells of every call of the listener
-    settings = Settings()
-    heartbeat = Heartbeat(settings.ops.dsn, "speed")
+    return serve("speed", run)
+
+
+def run(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None:
+    """Start the query and watch it until it is time to stop. Raises what ended it otherwise."""
     heartbeat.beat("starting", {})
-    try:
-        return run(settings, heartbeat)
-    except TerminalError as error:
-        log.error("%s", error)
-        heartbeat.beat("failed", {"error": str(error)})
-        return EXIT_CONFIGURATION
-
-
-def run(settings: Settings, heartbeat: Heartbeat) -> int:
-    """Start the query and watch it. Returns 0 after a stop that was asked for; raises what ended it otherwise."""
-    stopping = False
-
-    def stop(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal stopping
-        stopping = True
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
     check_topics(settings)
     ui = {"spark.ui.enabled": "true", "spark.ui.port": str(settings.speed.ui_port)} if settings.speed.ui_port else {}
     spark = session(settings, "anabranch-speed", settings.speed.driver_memory, {**STREAM_CONF, **ui})
-    folds = Folds()
+    folds = Folds(settings.speed.batch_services)
     ensure_table(spark, PIPELINE, folds.contributions, settings.speed.bucket_epochs)
     with connect(settings) as ops:
         generation = resume(settings, ops, PIPELINE, lambda number: _has_epochs(spark, number))
@@ -108,7 +93,7 @@ def run(settings: Settings, heartbeat: Heartbeat) -> int:
     query = start(spark, settings, generation, folds, failures)
     checked = time.monotonic()
     try:
-        while not stopping and not query.awaitTermination(1):
+        while not stopping.is_set() and not query.awaitTermination(1):
             heartbeat.beat("running", {**progress.detail, "histories": sizes(histories, folds.matching)})
             if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
                 check_topics(settings)
@@ -123,18 +108,17 @@ def run(settings: Settings, heartbeat: Heartbeat) -> int:
         time.sleep(0.05)
     query.stop()
     spark.stop()
-    log.info("stopped")
-    return 0
 
 
 class Folds:
     """Everything that an epoch computes: the views that fold single changes, with the journal and the bad records, and
-    the views of matches."""
+    the views of matches. ``batch_services``: of whom nothing is folded into views that defer, and only counted."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch_services: Sequence[str] = ()) -> None:
         views = views_of(PIPELINE)
         self.matching = matching(views)
-        stored = [JOURNAL, BAD_RECORDS, *(view.contribution for view in folding(views))]
+        folds = (deferring(view.contribution, batch_services if view.defers else ()) for view in folding(views))
+        stored = [JOURNAL, BAD_RECORDS, deferred(batch_services), *folds]
         self.changes = Fold([*stored, sides_of(self.matching)])
         self.matches = Fold(view.contribution for view in self.matching)
         self.contributions = (*stored, *self.matches.contributions)

@@ -30,6 +30,7 @@ class Generation:
     warm: Vector
     topic_ids: dict[str, str]
     horizon_seconds: int
+    batch_services: tuple[str, ...] = ()
 
     def checkpoint(self, settings: Settings) -> Path:
         """Spark's checkpoint, on local disk (object stores have no atomic rename)."""
@@ -59,6 +60,7 @@ def newest(connection: Connection, pipeline: str) -> Generation | None:
         from_json(row["warm_vector"]),
         row["topic_ids"],
         row["horizon_seconds"],
+        tuple(row["batch_services"]),
     )
 
 
@@ -87,7 +89,7 @@ def begin(settings: Settings, connection: Connection, pipeline: str) -> Generati
         taken = [last.number if last else 0, *(int(path.name) for path in directories)]  # a restore may forget some
         connection.execute(
             "INSERT INTO generations (pipeline, generation, code_version, start_vector, warm_vector, topic_ids, "
-            "horizon_seconds) VALUES (%s, %s, %s, %s, %s, %s, %s)",
+            "horizon_seconds, batch_services) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 pipeline,
                 max(taken) + 1,
@@ -96,6 +98,7 @@ def begin(settings: Settings, connection: Connection, pipeline: str) -> Generati
                 json.dumps(to_json(warm)),
                 json.dumps(topic_ids(settings)),
                 settings.speed.horizon_seconds,
+                json.dumps(settings.speed.batch_services),
             ),
         )
     created = newest(connection, pipeline)
@@ -124,6 +127,11 @@ def resume(settings: Settings, connection: Connection, pipeline: str, has_epochs
         raise ContractError(
             f"{where} keeps duplicates for {generation.horizon_seconds} s, the settings say "
             f"{settings.speed.horizon_seconds} s; change the setting back, or {remedy}"
+        )
+    if set(generation.batch_services) != set(settings.speed.batch_services):
+        raise ContractError(
+            f"{where} leaves {list(generation.batch_services)} to the batch layer, the settings say "
+            f"{list(settings.speed.batch_services)}; change the setting back, or {remedy}"
         )
     checkpoint = generation.checkpoint(settings)
     if not any((checkpoint / "offsets").glob("[0-9]*")) and has_epochs(generation.number):

@@ -1,11 +1,12 @@
-"""What an epoch records about itself: a journal row for each topic-partition, and the bad records whole.
+"""What an epoch records about itself: a journal row for each topic-partition, the bad records whole, and how many
+changes it left to the batch layer.
 
 They are contributions like those of the views, so they are made in the same aggregation and land in the same commit.
 """
 
 from collections.abc import Sequence
 
-from views.algebra import Contribution, Field, Key, State
+from views.algebra import Contribution, Field, Key, State, written_by
 from views.matching import Matches, side_record, topics_of
 
 PARTITION_KEYS = (
@@ -44,6 +45,19 @@ BAD_RECORDS = Contribution(
         State(Field("value", "binary", "the record whole"), "value", "newest"),
     ),
 )
+
+DEFERRED = "deferred"
+
+
+def deferred(services: Sequence[str]) -> Contribution:
+    """The changes of an epoch that views which defer leave to the batch layer, by topic-partition and service."""
+    return Contribution(
+        name=DEFERRED,
+        condition=f"kind = 'change' AND newest AND {written_by(services)}",
+        keys=(*PARTITION_KEYS, Key(Field("service_name", "string", "the batch source"), "service_name")),
+        states=(State(Field("records", "bigint", "changes of it"), "1", "sum"),),
+    )
+
 
 SIDES = "sides"
 

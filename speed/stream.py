@@ -41,4 +41,5 @@ def contributions(spark: SparkSession, settings: Settings, generation: Generatio
     told = judge(settings.kafka.bootstrap, generation.identities(settings), generation.horizon_seconds)
     tasks = spark.sparkContext.defaultParallelism
     classified = records(spark, settings, generation).coalesce(tasks).mapInArrow(told, CLASSIFIED_DDL)
-    return fold.contributed(weighted(typed(classified), keep=("reason", "key", "value", "current", "original")))
+    kept = ("service_name", "reason", "key", "value", "current", "original")
+    return fold.contributed(weighted(typed(classified), keep=kept))

@@ -6,13 +6,18 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from pyspark.sql import SparkSession
 
+from changelog.sources.shop.application import Application
 from infra import platform as local_platform
-from infra import supervise
+from infra import prepare, supervise
 from infra.airflow import COMPONENTS
 from infra.airflow_api import AirflowApi
+from infra.artifacts.install import install
+from infra.home import initialise
+from infra.services import services
 from runtime.settings import Settings
 from runtime.spark import CATALOG, session
 
@@ -29,9 +34,14 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Settings]:
         patch.setenv("ANABRANCH_BATCH__MAINTENANCE_SCHEDULE", "")
         patch.setenv("ANABRANCH_WATCH__SCHEDULE", "")
         patch.setenv("ANABRANCH_AIRFLOW__CLEANUP_SCHEDULE", "")
+        patch.setenv("ANABRANCH_DRIFT__SCHEDULE", "")
+        patch.setenv("ANABRANCH_DRIFT__REPUBLISH_AT_MOST", "5")
+        patch.setenv("ANABRANCH_DRIFT__REBUILD", "start")
         patch.setenv("ANABRANCH_ARCHIVER__MAX_AGE_SECONDS", "2")  # nobody wants to wait for either
         patch.setenv("ANABRANCH_SPEED__TRIGGER_SECONDS", "0.5")
+        patch.setenv("ANABRANCH_DERIVE__TRIGGER_SECONDS", "0.1")
         patch.setenv("ANABRANCH_SPEED__BUCKET_EPOCHS", "16")
+        patch.setenv("ANABRANCH_SPEED__BATCH_SERVICES", '["bulk-import"]')
         patch.setenv("ANABRANCH_BATCH__IDLE_SECONDS", "15")
         patch.setenv("ANABRANCH_BATCH__RETRY_SECONDS", "1")
         for program in ("SPARK", "TRINO"):  # over before it pays to compile them well
@@ -73,12 +83,33 @@ def airflow(platform: Settings) -> Iterator[AirflowApi]:
     assert [process for name in COMPONENTS for process in supervise.leftovers(platform, name)] == []
 
 
+@pytest.fixture(scope="session")
+def capture(platform: Settings) -> Iterator[Settings]:
+    """Change data capture on the platform of the other tests, without Airflow; its database has rows before."""
+    lines: list[str] = []
+    programs = install(lines.append)
+    settings = initialise(programs, "full")
+    supervise.reread(settings, services(settings, programs))
+    prepare.shop(settings)
+    with psycopg.connect(settings.shop.dsn, autocommit=True) as connection:
+        Application(connection, seed=1).run(rate=1000, seconds=0.3)
+    try:
+        local_platform.start_capture(settings, lines.append)
+        yield settings
+    finally:
+        local_platform.up(lines.append, "core")
+        print("\n".join(lines))
+    assert [process for name in ("connect", "cdc") for process in supervise.leftovers(platform, name)] == []
+
+
 ORDER = (
-    "test_end_to_end", "test_independent", "test_verify", "test_operations", "test_safeguards", "test_quality",
-    "test_airflow", "ui", "test_horizon",
+    "test_aborted", "test_end_to_end", "test_independent", "test_latest", "test_verify", "test_transactions",
+    "test_commands", "test_operations", "test_safeguards", "test_quality", "test_letters", "test_provenance",
+    "test_new_field", "test_cdc", "test_drift", "test_airflow", "ui", "test_deferred", "test_horizon", "test_gap",
+    "test_rebuild",
 )  # fmt: skip
 """The tests on one platform go on where those before left off: the first find an empty log, the later ones need
-Airflow, and the last takes the log away."""
+Airflow, and the last three take the log away."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -54,9 +54,12 @@ SAME: dict[str, tuple[str, str]] = {
         "WHERE topic = 'changelog.session'",
     ),
     "revenue": (
-        "SELECT to_unixtime(hour), country, currency, orders, revenue, average_order_value FROM {0}",
+        "SELECT to_unixtime(hour), country, currency, orders, revenue, CAST(average_order_value * 10000 AS bigint) "
+        "FROM {0}",
         "SELECT epoch(date_trunc('hour', ts)), country, currency, count(*), sum(total), "
-        "round(sum(total)::decimal(38,4) / count(*), 4) FROM paid GROUP BY ALL",
+        # in whole numbers, half away from zero: DuckDB divides decimals as floating-point numbers
+        "(sign(sum(total)) * ((2 * abs(sum(total) * 10000)::hugeint + count(*)) // (2 * count(*))))::bigint "
+        "FROM paid GROUP BY ALL",
     ),
     "guest_spend": (
         "SELECT guest_ref, currency, orders, total_spend FROM {0}",

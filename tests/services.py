@@ -5,22 +5,27 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
-from confluent_kafka import Consumer, TopicPartition
+import jsonpatch
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from batch.build import Run, build
 from batch.ingest import ingest
 from batch.plan import Plan
 from batch.run import wait_for_archiver
-from changelog.producer import ChangelogProducer, Record
+from changelog.derive import SOURCES
+from changelog.derived import DERIVED, GROUP
+from changelog.positions import covers
+from changelog.producer import PARTITIONER, ChangelogProducer, Record
 from changelog.sources.simulate import Shop
-from changelog.topics import end_offsets
+from changelog.topics import committed_offsets, end_offsets
 from changelog.validation import check
 from infra import platform
 from runtime import trino
@@ -77,24 +82,34 @@ def read_log(settings: Settings) -> list[LogRecord]:
 
 def read_topics(settings: Settings, topics: Mapping[str, Iterable[int]]) -> list[LogRecord]:
     """Every committed record of topics (and their partitions), read by a plain consumer."""
+    return [
+        LogRecord(
+            message.topic() or "",
+            message.partition() or 0,
+            message.offset() or 0,
+            _bytes(message.key()),
+            _bytes(message.value()),
+            message.timestamp()[1] * 1000,
+        )
+        for message in _messages(settings, topics)
+    ]
+
+
+def _messages(settings: Settings, topics: Mapping[str, Iterable[int]]) -> Iterator[Message]:
     consumer = Consumer({
         "bootstrap.servers": settings.kafka.bootstrap, "group.id": "tests-reader", "enable.auto.commit": False,
-        "isolation.level": "read_committed", "enable.partition.eof": True, "log_level": 3,
+        "isolation.level": "read_committed", "enable.partition.eof": True, "auto.offset.reset": "earliest",
+        "log_level": 3,
     })  # fmt: skip
     places = {(topic, partition) for topic, parts in topics.items() for partition in parts}
     consumer.assign([TopicPartition(topic, partition, 0) for topic, partition in places])
-    log: list[LogRecord] = []
     while places:
         for message in consumer.consume(5000, 1.0):
-            topic, partition = message.topic() or "", message.partition() or 0
             if message.error():  # the end of a partition
-                places.discard((topic, partition))
+                places.discard((message.topic() or "", message.partition() or 0))
             else:
-                key, value = message.key(), message.value()
-                time = message.timestamp()[1] * 1000
-                log.append(LogRecord(topic, partition, message.offset() or 0, _bytes(key), _bytes(value), time))
+                yield message
     consumer.close()
-    return log
 
 
 def alerts_sent(settings: Settings) -> list[tuple[str, str, int, int]]:
@@ -108,19 +123,94 @@ def alerts_sent(settings: Settings) -> list[tuple[str, str, int, int]]:
     ]
 
 
+class DerivedRecord(NamedTuple):
+    """A record of a derived topic; ``source``: topic, partition and offset of the record that it is from."""
+
+    partition: int
+    offset: int
+    key: str
+    value: Any
+    source: tuple[str, int, int]
+    provenance: tuple[str, str]
+
+
+def read_derived(settings: Settings, topic: str) -> list[DerivedRecord]:
+    """Every committed record of a derived topic, in the order of offsets; numbers with a fraction are Decimals."""
+    found = []
+    for message in _messages(settings, {topic: range(settings.kafka.partitions)}):
+        headers = {name: value.decode() for name, value in cast("list[tuple[str, bytes]]", message.headers())}
+        value = _bytes(message.value())
+        found.append(
+            DerivedRecord(
+                message.partition() or 0,
+                message.offset() or 0,
+                (_bytes(message.key()) or b"").decode(),
+                json.loads(value, parse_float=Decimal) if value else None,
+                (headers["source-topic"], int(headers["source-partition"]), int(headers["source-offset"])),
+                (headers["service-name"], headers["identifier"]),
+            )
+        )
+    return found
+
+
+def await_derived(settings: Settings) -> None:
+    """Wait until the derived topics hold what follows from everything acknowledged so far."""
+    ends = end_offsets(settings, SOURCES)
+    until(lambda: covers(committed_offsets(settings, GROUP, SOURCES), ends), 60, "derive has caught up")
+
+
+def assert_derived(settings: Settings, log: list[LogRecord] | None = None) -> None:
+    """Wait until all is derived, and compare the topics, as nothing has compacted them, with plain Python: every change
+    once and in order, patches complete, newest versions. ``log``: what is in Kafka, or the end of the log of entities
+    that are not in what lies before it."""
+    await_derived(settings)
+    log = read_log(settings) if log is None else log
+    oracle, begin = fold(log), {(r.topic, r.partition): r.offset for r in sorted(log, key=lambda r: -r.offset)}
+
+    def derived(topic: str) -> list[DerivedRecord]:
+        found = read_derived(settings, topic)
+        return sorted(one for one in found if one.source[2] >= begin.get(one.source[:2], sys.maxsize))
+
+    for entity in DERIVED:
+        changes = sorted(oracle.changes[entity], key=lambda change: (change.at.partition, change.at.offset))
+        versions = derived(f"latest.{entity}")
+        assert [one.source for one in versions] == [(c.at.topic, c.at.partition, c.at.offset) for c in changes]
+        said = [(c.current or c.original or {})["ref"] for c in changes]
+        assert [(one.partition, one.key, one.value) for one in versions] == [
+            (change.at.partition, ref, change.current) for change, ref in zip(changes, said, strict=True)
+        ]
+        patches = derived(f"patch.{entity}")
+        differing = [change for change in changes if change.current != change.original]
+        assert [one.source for one in patches] == [(c.at.topic, c.at.partition, c.at.offset) for c in differing]
+        assert [one.key for one in patches] == [change.guest for change in differing]
+        documents: dict[tuple[int, str], Any] = {}
+        for one in patches:
+            name = one.partition, one.value["ref"]
+            documents[name] = jsonpatch.apply_patch(documents.get(name), one.value["patch"])
+        newest = {(one.partition, one.key): one.value for one in versions}
+        assert documents == newest
+        there = {(one["ref"] if entity == "guest" else one["guestRef"], one["ref"]): one
+                 for one in newest.values() if one}  # fmt: skip
+        assert there == oracle.entities[entity]
+
+
 def _bytes(value: str | bytes | None) -> bytes | None:
     return value.encode() if isinstance(value, str) else value
 
 
-def expected(settings: Settings) -> Answer:
-    """What plain Python makes of the whole log as it is in Kafka now."""
-    log = read_log(settings)
+def fold(log: list[LogRecord]) -> Oracle:
+    """What plain Python makes of a log."""
     bad = {
         (record.topic, record.partition, record.offset)
         for record in log
         if record.value and check(entity_of(record.topic), record.key, record.value).reason is not None
     }
-    oracle = Oracle(log, bad)
+    return Oracle(log, bad)
+
+
+def expected(settings: Settings) -> Answer:
+    """What plain Python makes of the whole log as it is in Kafka now."""
+    oracle = fold(read_log(settings))
     return Answer({view: getattr(oracle, view)() for view in READ})
 
 
@@ -147,6 +237,33 @@ def feed(settings: Settings, records: Iterable[Record]) -> int:
         for record in records:
             producer.send(record)
     return producer.acknowledged
+
+
+def transactional(settings: Settings, name: str) -> Producer:
+    """A producer of transactions, ready to begin one; whoever had its name before is fenced."""
+    producer = Producer({
+        "bootstrap.servers": settings.kafka.bootstrap, "transactional.id": name, "partitioner": PARTITIONER,
+        "transaction.timeout.ms": 300_000, "log_level": 3,
+    })  # fmt: skip
+    producer.init_transactions(30)
+    return producer
+
+
+def send_in_one(producer: Producer, records: Iterable[Record], commit: bool = True) -> None:
+    """One transaction, committed or aborted; aborted, its records are in the log all the same."""
+    producer.begin_transaction()
+    for record in records:
+        producer.produce(record.topic, key=record.key, value=record.value)
+    producer.flush(30)
+    if commit:
+        producer.commit_transaction(30)
+    else:
+        producer.abort_transaction(30)
+
+
+def in_a_transaction(settings: Settings, records: list[Record], commit: bool) -> None:
+    """Send records, and commit or abort: either leaves offsets without records."""
+    send_in_one(transactional(settings, f"tests-{commit}"), records, commit)
 
 
 def shop(seed: int, records: int) -> list[Record]:

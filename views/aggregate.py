@@ -273,6 +273,7 @@ class Aggregate(View):
     where: str = "true"
     unnest: str | None = None
     pipeline: str = field(default="main")
+    defers: bool = False
 
     def __post_init__(self) -> None:
         for measure in self.measures:

@@ -9,11 +9,17 @@ Expressions in definitions are Spark SQL over the columns of a weighted row: the
 (``created_at``, ``country``, …), ``weight`` (+1 or -1), ``newest`` (true for the row that is the entity's newest
 version after the change: the ``current``, or on a delete the ``original``), ``row`` (all fields as one struct),
 ``topic``, ``kafka_partition``, ``kafka_offset``, ``append_time``.
+
+A view may leave the changes of *batch sources* (services that write in bulk) to the batch layer (``defers``). Then
+
+    merged(view) = batch(records below the boundary) + speed(records from the boundary on, but for theirs)
+
+which is late for theirs by at most one batch run, and the fold of the whole again as soon as the boundary passes them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,23 @@ class Contribution:
         return (*(key.field for key in self.keys), *(state.field for state in self.states))
 
 
+def deferring(contribution: Contribution, services: Sequence[str], unless: str = "false") -> Contribution:
+    """The same, of rows that have ``service_name`` too, without the changes that one of ``services`` wrote.
+
+    ``unless``: Spark SQL over a weighted row; where it holds, the change counts all the same.
+    """
+    if not services:
+        return contribution
+    condition = f"({contribution.condition}) AND ({unless} OR NOT {written_by(services)})"
+    return replace(contribution, condition=condition)
+
+
+def written_by(services: Sequence[str]) -> str:
+    """Spark SQL over a row that has ``service_name``: whether one of ``services`` wrote it; never null."""
+    names = ", ".join("'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'" for name in services)
+    return f"coalesce(service_name IN ({names}), false)" if services else "false"
+
+
 @dataclass(frozen=True)
 class Read:
     """A column that people read: Trino SQL over the merged states."""
@@ -109,6 +132,9 @@ class View(ABC):
     comment: str
     entity: str
     pipeline: str = "main"
+    defers: bool = False
+    """Whether the speed side leaves the changes of batch sources (``speed.batch_services``) to the batch side. Their
+    entities have to be theirs alone: a change by another service would be counted before what it changes."""
 
     @property
     @abstractmethod

@@ -19,6 +19,7 @@ class Latest(View):
     entity: str
     columns: tuple[Field, ...]
     pipeline: str = "main"
+    defers: bool = False
 
     @property
     def _guest(self) -> str:

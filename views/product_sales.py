@@ -9,6 +9,7 @@ VIEW = Aggregate(
     entity="order",
     where="status <> 'CANCELLED'",
     unnest="items",
+    defers=True,
     keys=(
         Key(Field("day", "date", "day on which the orders were placed, UTC"), "to_date(created_at)"),
         Key(Field("sku", "string", "the product"), "item.sku"),

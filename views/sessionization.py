@@ -25,6 +25,7 @@ class Sessions(View):
     entity: str
     gap_seconds: int
     pipeline: str = "main"
+    defers: bool = False
 
     def __post_init__(self) -> None:
         if self.entity not in IMMUTABLE:

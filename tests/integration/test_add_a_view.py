@@ -1,52 +1,19 @@
 """The tutorial, done as it says, in a checkout and a home of its own."""
 
-import os
 import re
-import shlex
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from runtime.version import ROOT
+from tests.checkout import Checkout
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 TUTORIAL = (ROOT / "docs" / "add-a-view.md").read_text()
 CODE = re.search(r"Write `(views/\w+\.py)`:\n\n```python\n(.*?)```", TUTORIAL, re.DOTALL)
 COMMANDS = re.findall(r"^uv run (anabranch .*)$", TUTORIAL, re.MULTILINE)
-
-
-class Checkout:
-    """A copy of this checkout, with a home of its own."""
-
-    def __init__(self, directory: Path) -> None:
-        self.root = directory / "checkout"
-        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-        for name in listed.splitlines():
-            if (ROOT / name).is_file():
-                (self.root / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(ROOT / name, self.root / name)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("ANABRANCH_")}
-        cache = {"ANABRANCH_CACHE": os.environ["ANABRANCH_CACHE"]} if "ANABRANCH_CACHE" in os.environ else {}
-        self.environment = kept | cache | {
-            "ANABRANCH_HOME": str(directory / "home"),
-            "ANABRANCH_ARCHIVER__MAX_AGE_SECONDS": "2",
-            "PYTHONPATH": str(self.root),
-        }  # fmt: skip
-
-    def run(self, command: str) -> str:
-        """Run a command line that begins with ``anabranch``."""
-        words = shlex.split(command)[1:]
-        done = subprocess.run(
-            [sys.executable, "-m", "infra.cli", *words],
-            cwd=self.root, env=self.environment, capture_output=True, text=True, timeout=400, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from serving.publication import release, rollback
 from serving.published import current, history
 from tests.services import assert_exact, feed, shop, status, until
 from tests.services import run as run_command
+from tests.shop import await_equal, meddle, tables
 from views.registry import view_names
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -238,6 +239,22 @@ def test_history_is_replayed_elsewhere_through_its_form(airflow: AirflowApi, pla
     assert boundary(platform) == before
 
 
+@pytest.mark.slow
+def test_much_drift_is_rebuilt(airflow: AirflowApi, platform: Settings) -> None:
+    """More rows than may be mended one by one, and a setting that says: start it."""
+    run_command("shop", "--rate", "50", "--seconds", "2", "--seed", "61")
+    await_equal(platform)
+    some = sorted(row[0] for row in tables(platform)["guest_latest"])[:6]
+    assert len(some) > platform.drift.republish_at_most
+    meddle(platform, {ref: {"country": "XX"} for ref in some})
+    run = airflow.trigger("drift")
+    assert set(airflow.wait("drift", run, SECONDS).values()) == {"success"}
+    assert airflow.result("drift", run, "compare_and_mend")["guest"]["action"] == "rebuild started"
+    assert set(airflow.wait("full_recompute", f"drift__{run}", SECONDS).values()) == {"success"}
+    await_equal(platform)
+    assert_exact(platform)
+
+
 def test_upkeep_runs_as_dags(airflow: AirflowApi, platform: Settings) -> None:
     """Maintenance, watching, backup, and Airflow's own history: a run is made old, and is forgotten."""
     old, young = airflow.trigger("watch"), airflow.trigger("watch")
@@ -245,15 +262,25 @@ def test_upkeep_runs_as_dags(airflow: AirflowApi, platform: Settings) -> None:
         airflow.wait("watch", run, SECONDS)
     with psycopg.connect(platform.airflow.database.dsn) as metadata:
         metadata.execute("UPDATE dag_run SET start_date = start_date - interval '100 days' WHERE run_id = %s", (old,))
-    runs = {dag: airflow.trigger(dag) for dag in ("maintenance", "watch", "backup", "airflow_cleanup")}
+    runs = {dag: airflow.trigger(dag) for dag in ("maintenance", "watch", "drift", "backup", "airflow_cleanup")}
     for dag, run in runs.items():
-        assert set(airflow.wait(dag, run, SECONDS).values()) == {"success"}
-    assert set(airflow.result("watch", runs["watch"], "look")["lag"]) == {"archiver", "speed", "ingest", "boundary"}
+        assert set(airflow.wait(dag, run, SECONDS).values()) <= {"success", "skipped"}
+    assert {one["severity"] for one in airflow.result("drift", runs["drift"], "compare_and_mend").values()} == {"none"}
+    assert set(airflow.result("watch", runs["watch"], "look")["lag"]) == {
+        "cdc",
+        "archiver",
+        "derive",
+        "speed",
+        "ingest",
+        "boundary",
+    }
     assert airflow.result("backup", runs["backup"], "back_up")["rows"]["ops.publications"] > 0
     remembered = {run["dag_run_id"] for run in airflow.get("dags/watch/dagRuns")["dag_runs"]}
     assert young in remembered
     assert old not in remembered
     run_status = json.loads(run_command("status", "--json"))
-    assert run_status["lag"].keys() == {"archiver", "speed", "ingest", "boundary"}
-    assert run_status["next_runs"].keys() == {"batch_views", "maintenance", "watch", "backup", "airflow_cleanup"}
+    assert run_status["lag"].keys() == {"cdc", "archiver", "derive", "speed", "ingest", "boundary"}
+    assert run_status["next_runs"].keys() == {
+        "batch_views", "maintenance", "watch", "drift", "backup", "airflow_cleanup",
+    }  # fmt: skip
     assert_exact(platform)

@@ -37,7 +37,7 @@ def test_before_the_first_record_the_views_are_there_and_empty(platform: Setting
 def test_every_service_is_listed_running_with_its_process_and_address(platform: Settings) -> None:
     printed = json.loads(run("status", "--json"))["services"]
     services = {service["name"]: service for service in printed}
-    assert list(services) == ["postgres", "kafka", "minio", "trino", "archiver", "speed"]
+    assert list(services) == ["postgres", "kafka", "minio", "trino", "archiver", "derive", "speed", "commands"]
     assert all(service["state"] == "running" and service["pid"] and service["url"] for service in services.values())
 
 

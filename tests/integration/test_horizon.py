@@ -1,13 +1,15 @@
-"""Kafka lets go of records. The last test on a platform: plain Python has no whole log to fold afterwards."""
+"""Kafka lets go of records. The last tests on a platform: plain Python has no whole log to fold afterwards."""
 
 import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from batch.plan import Plan
-from changelog.topics import admin, start_offsets
+from batch.run import wait_for_archiver
+from changelog.positions import covers, from_json
+from changelog.topics import admin, end_offsets, start_offsets
 from runtime.settings import Settings
-from tests.services import assert_verified, batch, query, run, served
+from tests.services import assert_verified, batch, query, run, send_in_one, served, shop, transactional
 
 pytestmark = pytest.mark.integration
 
@@ -31,4 +33,24 @@ def test_what_kafka_has_let_go_of_is_recomputed_from_the_archive_and_verified(
     assert sum(start for parts in start_offsets(platform).values() for start in parts.values()) > 1000
     batch(lake, platform, Plan(full=True))
     assert served(platform).difference(before) == ""
+    assert_verified(lake, platform)
+
+
+def test_markers_that_kafka_has_let_go_of_before_they_were_ingested_are_no_loss(
+    platform: Settings, lake: SparkSession
+) -> None:
+    producer, records, never = transactional(platform, "tests-horizon"), shop(731, 400), shop(732, 100)
+    for number in range(20):
+        send_in_one(producer, never[number * 5 : number * 5 + 5], commit=False)
+        send_in_one(producer, records[number * 20 : number * 20 + 20])
+    ends = end_offsets(platform)
+    run("wait")
+    assert wait_for_archiver(platform, ends, 90)
+    client = admin(platform)
+    gone = [TopicPartition(topic, p, end) for topic, parts in ends.items() for p, end in parts.items()]
+    for future in client.delete_records(gone).values():
+        future.result(30)
+    assert start_offsets(platform) == ends
+    made = batch(lake, platform)
+    assert covers(from_json(made.vector), ends)
     assert_verified(lake, platform)

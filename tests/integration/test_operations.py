@@ -129,7 +129,7 @@ def test_watch_measures_every_layer_and_tells_of_what_is_late_once(
     platform: Settings, lake: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run("wait")
-    assert set(watching.watch(platform).lag) == {"archiver", "speed", "ingest", "boundary"}
+    assert set(watching.watch(platform).lag) == {"archiver", "derive", "speed", "ingest", "boundary"}
     feed(platform, shop(105, 200))
     run("wait")
     until(lambda: watching.watch(platform).lag["boundary"]["records"] == 200, 30, "what is fed is not built yet")

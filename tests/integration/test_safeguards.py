@@ -47,6 +47,7 @@ def code_of(settings: Settings, run_id: str) -> str:
     return str(row["code_version"])
 
 
+@pytest.mark.slow
 def test_builds_of_one_name_at_one_time_each_add_to_what_they_were_made_from(
     platform: Settings, lake: SparkSession
 ) -> None:
@@ -61,6 +62,7 @@ def test_builds_of_one_name_at_one_time_each_add_to_what_they_were_made_from(
     assert counted == [rows + 3, rows + 5]
 
 
+@pytest.mark.slow
 def test_a_recompute_that_ends_behind_the_schedule_is_published_once(platform: Settings, lake: SparkSession) -> None:
     batch(lake, platform, Plan(full=True, run_id="slow"), serve=False)
     feed(platform, shop(seed=203, records=200))

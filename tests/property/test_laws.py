@@ -16,6 +16,7 @@ from changelog.classify import CHANGE, CLASSIFIED_DDL, DUPLICATE, RECORD_DDL, cl
 from changelog.typed import typed
 from tests.logs import PARTITIONS, Log, logs
 from tests.oracle import LogRecord, Oracle
+from views.algebra import deferring
 from views.fold import Fold, combine, weighted
 from views.matching import folding, match_rows, matched, matching, progress_of, sides
 from views.registry import all_views, view_named
@@ -175,6 +176,35 @@ def test_incremental_slices_equal_one_full_fold(spark: SparkSession, log: Log, c
         assert served is not None
         assert _text(served, view.name) == READS[view.name][1](oracle)
     records.unpersist()
+
+
+@given(log=logs(), cut=st.integers(0, 20))
+@settings(max_examples=6, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_is_deferred_is_missing_above_the_boundary_and_nowhere_else(
+    spark: SparkSession, log: Log, cut: int
+) -> None:
+    """Guest g1 is written by a batch source: batch below the cut, and speed without g1 from there on, are the log
+    without what g1 did from there on; one fold of the whole that knows the cut says the same."""
+    service = F.when(F.decode("key", "UTF-8") == "g1", "bulk").otherwise("shop")
+    records = _typed(spark, log).withColumn("service_name", service).persist()
+    oracle = Oracle([r for r in log.records if r.key != b"g1" or r.offset < cut], log.bad)
+    views = folding(all_views())
+    batch = Fold(view.contribution for view in views)
+    speed = Fold(deferring(view.contribution, ["bulk"]) for view in views)
+    whole = Fold(deferring(view.contribution, ["bulk"], unless=f"kafka_offset < {cut}") for view in views)
+    below, above = (records.where(f"kafka_offset {side} {cut}") for side in ("<", ">="))
+    parts = [
+        fold.reduced(fold.contributed(weighted(part, ["service_name"])))
+        for fold, part in ((batch, below), (speed, above), (whole, records))
+    ]
+    union, at_once = parts[0].unionByName(parts[1]).persist(), parts[2].persist()
+    for view in views:
+        expected, mine = READS[view.name][1](oracle), F.col("view") == view.name
+        merged = combine(view.contribution, union.where(mine).select(*batch.columns(view.name)))
+        assert _text(merged, view.name) == expected
+        assert _text(at_once.where(mine).select(*whole.columns(view.name)), view.name) == expected
+    for frame in (records, union, at_once):
+        frame.unpersist()
 
 
 @given(log=logs(), cut=st.integers(0, 20))

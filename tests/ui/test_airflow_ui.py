@@ -83,6 +83,7 @@ def test_the_dags_are_listed(page: Page, platform: Settings) -> None:
         "airflow_cleanup",
         "backup",
         "batch_views",
+        "drift",
         "full_recompute",
         "maintenance",
         "replay",

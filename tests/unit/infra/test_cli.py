@@ -90,6 +90,15 @@ def test_without_words_it_shows_its_commands(run: Run) -> None:
         "query x --format xml",
         "explain",
         "batch --patience soon",
+        "dead-letters",
+        "dead-letters list --limit -1",
+        "dead-letters list --state mended",
+        "dead-letters show changelog.order 1",
+        "dead-letters show changelog.order one 1",
+        "dead-letters export",
+        "dead-letters replay",
+        "schema",
+        "audit --limit -1",
         "wait --timeout soon",
     ],
 )
@@ -110,6 +119,13 @@ def test_wrong_usage_ends_with_2_and_says_how(run: Run, words: str) -> None:
         ("batch --view nothing", "there is no view 'nothing'; there are .*revenue"),
         ("query x", "Trino did not answer: "),
         ("boundary", "Trino did not answer: "),
+        ("dead-letters list", "Trino did not answer: "),
+        ("dead-letters list --topic orders", "there is no topic 'orders'; there are changelog.guest, "),
+        ("dead-letters list --since yesterday", "--since 'yesterday' is not a time in ISO 8601"),
+        ("dead-letters export /nowhere/letters.jsonl", "/nowhere/letters.jsonl cannot be written: "),
+        ("dead-letters replay /nowhere.jsonl", "/nowhere.jsonl cannot be read: "),
+        ("audit", "say what is asked for: --service, --identifier, --order or --guest"),
+        ("audit --order o-1", "Trino did not answer: "),
     ],
 )
 def test_an_error_is_one_message_and_ends_with_1(run: Run, words: str, message: str) -> None:
@@ -153,3 +169,5 @@ def test_what_needs_no_service_answers_without_one(run: Run) -> None:
     assert status == 0
     assert "revenue" in out
     assert run("down")[0] == 0
+    status, out, _ = run("schema", "check")
+    assert (status, out) == (0, "compatible with what was released\n")

@@ -25,6 +25,8 @@ SECRETS = (
     "supervisor_password",
     "catalog.password",
     "ops.password",
+    "shop.password",
+    "cdc.database.password",
     "airflow.database.password",
     "airflow.password",
     "airflow.fernet_key",

@@ -56,7 +56,7 @@ def test_too_little_memory_is_said_with_how_much_is_needed(tmp_path: Path, monke
     with pytest.raises(PreflightError, match=r"\d+\.\d GiB of memory, 100000 GiB are needed"):
         preflight(tmp_path, None)
     monkeypatch.setattr(checks, "MEMORY_GIB", 0)
-    monkeypatch.setattr(checks, "AIRFLOW_GIB", 100_000.5)
+    monkeypatch.setattr(checks, "FULL_GIB", 100_000.5)
     preflight(tmp_path, None)
     with pytest.raises(PreflightError, match=r"100000\.?5? GiB are needed"):
         preflight(tmp_path, None, "full")

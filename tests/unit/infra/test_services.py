@@ -12,6 +12,8 @@ import pytest
 from sqlalchemy.engine import make_url
 from supervisor.options import ServerOptions  # type: ignore[import-untyped]  # has no types
 
+from changelog.sources.cdc.connect import configuration
+from changelog.sources.cdc.mapping import TABLES
 from infra import airflow, supervise
 from infra.airflow import COMPONENTS
 from infra.artifacts.install import Programs
@@ -34,13 +36,16 @@ SECRETS = {
     "S3__SECRET_KEY": "secret-of-s3",
     "OPS__PASSWORD": "secret-of-ops",
     "CATALOG__PASSWORD": "secret-of-catalog",
+    "SHOP__PASSWORD": "secret-of-shop",
+    "CDC__DATABASE__PASSWORD": "secret-of-capture",
     "AIRFLOW__DATABASE__PASSWORD": "secret-of-airflow's%database",
     "AIRFLOW__PASSWORD": "secret-of-airflow",
     "AIRFLOW__FERNET_KEY": "secret-of-fernet",
     "AIRFLOW__JWT_SECRET": "secret-of-jwt",
     "AIRFLOW__API_SECRET_KEY": "secret-of-api",
 }
-CORE = ["postgres", "kafka", "minio", "trino", "archiver", "speed"]
+CORE = ["postgres", "kafka", "minio", "trino", "archiver", "derive", "speed", "commands"]
+CAPTURE = ["connect", "cdc"]
 UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "mib": 2**20}
 
 
@@ -59,7 +64,8 @@ def settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
             f"{name.upper()}__USER": name,
             f"{name.upper()}__PORT": str(ports.postgres),
         }
-    values["AIRFLOW__DATABASE__PORT"] = str(ports.postgres)
+    values |= {f"{name}__PORT": str(ports.postgres) for name in ("AIRFLOW__DATABASE", "SHOP", "CDC__DATABASE")}
+    values["CDC__CONNECT_URL"] = f"http://127.0.0.1:{ports.connect}"
     for key, value in values.items():
         monkeypatch.setenv(f"ANABRANCH_{key}", value)
     return Settings(port_base=BASE, profile="full")
@@ -90,11 +96,11 @@ def properties(text: str) -> dict[str, str]:
 
 
 def test_the_services_are_those_that_the_commands_know(by_name: dict[str, Service]) -> None:
-    assert list(by_name) == [*CORE, *COMPONENTS]
+    assert list(by_name) == [*CORE, *CAPTURE, *COMPONENTS]
     assert READY_SECONDS.keys() == by_name.keys()
 
 
-def test_the_core_is_the_full_platform_without_airflow(
+def test_the_core_is_the_full_platform_without_airflow_and_capture(
     settings: Settings, programs: Programs, by_name: dict[str, Service]
 ) -> None:
     core = services(settings.model_copy(update={"profile": "core"}), programs)
@@ -111,6 +117,9 @@ def test_every_service_listens_on_loopback_only(by_name: dict[str, Service], con
     for key in ("listeners", "advertised.listeners"):
         assert all("://127.0.0.1:" in listener for listener in kafka[key].split(","))
     assert kafka["controller.quorum.voters"].startswith("1@127.0.0.1:")
+    connect = properties(config["config/connect/worker.properties"])
+    assert connect["listeners"] == f"http://127.0.0.1:{Ports(BASE).connect}"
+    assert connect["rest.advertised.host.name"] == "127.0.0.1"
     assert f"port=127.0.0.1:{BASE + 9}\n" in config["config/supervisord.conf"]
     api = configparser(config["airflow/airflow.cfg"])["api"]
     assert (api["host"], api["port"]) == ("127.0.0.1", str(Ports(BASE).airflow))
@@ -150,6 +159,7 @@ def test_every_server_has_a_limit_of_memory_and_together_they_fit(
     limits = {
         "kafka": re.findall(r"-Xmx(\d+)(\w+)", " ".join(by_name["kafka"].command)),
         "trino": re.findall(r"-Xmx(\d+)(\w+)", " ".join(by_name["trino"].command)),
+        "connect": re.findall(r"-Xmx(\d+)(\w+)", " ".join(by_name["connect"].command)),
         "minio": re.findall(r"(\d+)(\w+)", by_name["minio"].environment["GOMEMLIMIT"]),
         "postgres": re.findall(r"shared_buffers=(\d+)(\w)", " ".join(by_name["postgres"].command)),
         "speed": re.findall(r"(\d+)(\w+)", settings.speed.driver_memory),
@@ -167,9 +177,11 @@ def test_no_command_line_shows_a_secret(by_name: dict[str, Service]) -> None:
 
 def test_only_the_owner_can_read_what_is_written(settings: Settings, config: dict[str, str]) -> None:
     assert {name for name, text in config.items() if any(secret in text for secret in SECRETS.values())} == {
+        "config/connect/secrets.properties",
         "config/supervisord.conf",
         "config/trino/catalog/lake.properties",
         "config/trino/catalog/ops.properties",
+        "config/trino/catalog/shop.properties",
         "airflow/airflow.cfg",
         "airflow/passwords.json",
     }
@@ -229,6 +241,16 @@ def test_supervisor_reads_the_commands_that_were_meant(
         assert shlex.split(process.command) == service.command
         assert process.environment == environment(settings, service)
         assert process.stdout_logfile == str(supervise.log_path(settings, service.name))
+
+
+def test_the_connector_names_no_secret_and_the_worker_finds_it(settings: Settings, config: dict[str, str]) -> None:
+    made = configuration(settings, TABLES)
+    assert not [value for value in made.values() if "secret-of" in value]
+    path, _, field = made["database.password"].removeprefix("${file:").removesuffix("}").rpartition(":")
+    assert properties(Path(path).read_text())[field] == "secret-of-capture"
+    worker = properties(config["config/connect/worker.properties"])
+    assert Path(path).is_relative_to(worker["config.providers.file.param.allowed.paths"])
+    assert worker["config.providers"] == "file"
 
 
 def test_airflow_keeps_to_its_own_database_and_to_our_files(settings: Settings, config: dict[str, str]) -> None:

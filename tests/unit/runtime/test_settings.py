@@ -118,3 +118,9 @@ def test_the_home_is_absolute_and_by_default_in_the_working_directory(
 def test_topics_and_entities_name_each_other(home: Path) -> None:
     assert Settings().topics == tuple(topic_of(entity) for entity in ENTITIES)
     assert [entity_of(topic) for topic in Settings().topics] == list(ENTITIES)
+
+
+def test_what_commands_go_on_with_is_no_batch_source(home: Path) -> None:
+    write(home, {"commands": {"succeeds": ["old", "bulk"]}, "speed": {"batch_services": ["bulk"]}})
+    with pytest.raises(ValidationError, match="both name bulk"):
+        Settings()

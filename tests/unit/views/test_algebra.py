@@ -13,7 +13,7 @@ from runtime.errors import DefinitionError, TerminalError
 from runtime.settings import ENTITIES
 from runtime.version import ROOT
 from views.aggregate import IMMUTABLE, ROWS, Aggregate, Average, Count, Measure, Quantiles, Sum, TopK
-from views.algebra import REDUCERS, Field, Key, Read, State, View
+from views.algebra import REDUCERS, Field, Key, Read, State, View, deferring, written_by
 from views.latest import Latest
 from views.matching import Matches, Side, Trigger
 from views.registry import all_views, view_named, view_names, views_of
@@ -215,3 +215,17 @@ def test_a_pattern_that_waits_longer_than_it_reaches_or_has_no_side_is_refused()
 def test_two_measures_that_need_a_key_more_are_refused() -> None:
     with pytest.raises(DefinitionError, match="view a: q and t each need a key more"):
         aggregate("event", Quantiles("q", "quantity", {"p": 0.5}, "c"), TopK("t", "sku", 3, "c"))
+
+
+def test_what_a_batch_source_wrote_is_left_out_of_a_deferring_fold() -> None:
+    contribution = aggregate("order", TOTAL).contribution
+    assert deferring(contribution, []) is contribution
+    found = deferring(contribution, ["bulk", "o'hare\\"]).condition
+    assert (
+        found
+        == f"({contribution.condition}) AND (false OR NOT coalesce(service_name IN ('bulk', 'o\\'hare\\\\'), false))"
+    )
+    assert deferring(contribution, ["bulk"], "kafka_offset < 7").condition.endswith(
+        "AND (kafka_offset < 7 OR NOT coalesce(service_name IN ('bulk'), false))"
+    )
+    assert written_by([]) == "false"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch.holes import Hole, find, lost
+from batch.holes import NEAR, Hole, find, lost, overlapping, read_together
 from changelog.archive.ranges import Ranges, gaps
 
 pytestmark = pytest.mark.unit
@@ -39,3 +39,22 @@ def test_holes_are_counted_from_the_archived_position_of_their_own_partition() -
 def test_lost_is_what_lies_before_the_beginning_of_the_log() -> None:
     holes = [Hole("t", 0, 4, 9), Hole("t", 1, 7, 8)]
     assert lost(holes, {"t": {0: 6, 1: 7}}) == [Hole("t", 0, 4, 5)]
+
+
+def test_holes_that_are_near_each_other_are_read_in_one_go() -> None:
+    """A log with transactions has a hole behind each: a read for each would be as many as there are transactions."""
+    near = [Hole("t", 0, first, first) for first in (3, 9, 9 + NEAR)]
+    far, elsewhere = Hole("t", 0, 10 + 2 * NEAR, 11 + 2 * NEAR), Hole("t", 1, 10, 10)
+    assert read_together([elsewhere, far, *reversed(near)]) == [near, [far], [elsewhere]]
+    assert read_together([]) == []
+
+
+@given(OFFSETS, st.integers(0, 45), st.integers(0, 5))
+def test_holes_that_share_an_offset_are_found(offsets: list[int], first: int, length: int) -> None:
+    ranges = Ranges()
+    for offset in offsets:
+        ranges.add(offset)
+    holes = [Hole("t", 0, *stretch) for stretch in ranges.ranges]
+    asked = Hole("t", 0, first, first + length)
+    shared = [hole for hole in holes if hole.first <= asked.last and hole.last >= asked.first]
+    assert overlapping(holes, asked) == shared

@@ -57,6 +57,8 @@ def programs(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyP
     locked = [
         repository.add("org.a:s:1:jar", b"spark", "spark"),
         repository.add("org.a:k:1:jar", b"kafka", "kafka"),
+        repository.add("org.a:c:1:jar", b"connect", "connect"),
+        repository.add("org.a:d:1:tar.gz:plugin", tar("w:gz", ["debezium/d.jar"]), "debezium"),
         repository.add("org.a:trino-server:1:tar.gz", tar("w:gz", trino), "trino"),
         repository.add("org.a:pg:1:jar", postgres.getvalue(), "postgres"),
     ]
@@ -81,6 +83,8 @@ def test_everything_is_made_once_and_found_again_without_network(repository: Rep
     made = install.install(said.append)
     assert (made.spark_jars / "s-1.jar").exists()
     assert (made.kafka_jars / "k-1.jar").exists()
+    assert (made.connect_jars / "c-1.jar").exists()
+    assert (made.connect_plugins / "debezium" / "d.jar").exists()
     assert (made.postgres / "bin" / "postgres").exists()
     assert (made.trino / "lib" / "a.jar").exists()
     assert [path.name for path in (made.trino / "plugin").iterdir()] == ["iceberg"]
@@ -97,7 +101,7 @@ def test_a_module_that_is_not_what_was_locked_is_refused_and_leaves_nothing(prog
     with pytest.raises(PreflightError, match="checksum h1:forged, the lock says h1:good"):
         install.install(lambda _: None)
     left = {path.name.split("-")[0] for path in fetch.cache_directory().iterdir()}
-    assert left == {".lock", "downloads", "spark", "kafka", "trino", "postgres"}
+    assert left == {".lock", "downloads", "spark", "kafka", "connect", "debezium", "trino", "postgres"}
 
 
 def test_what_a_failed_program_said_is_passed_on(programs: Path) -> None:

@@ -11,6 +11,7 @@ from infra.artifacts.resolve import SPARK_JARS
 
 pytestmark = pytest.mark.unit
 
+GROUPS = {"spark", "kafka", "connect", "debezium", "trino", "postgres"}
 LOCKED = [Artifact(**entry) for entry in json.loads(LOCK_FILE.read_text())["maven"]]
 
 
@@ -22,7 +23,7 @@ def test_every_artifact_has_checksum_size_and_coordinate(artifact: Artifact) -> 
 
 
 def test_every_group_that_is_installed_is_locked_and_no_two_files_share_a_name() -> None:
-    assert {artifact.group for artifact in LOCKED} == {"spark", "kafka", "trino", "postgres"}
+    assert {artifact.group for artifact in LOCKED} == GROUPS
     names = [(artifact.group, artifact.file_name) for artifact in LOCKED]
     assert len(set(names)) == len(names)
 
@@ -49,6 +50,6 @@ def test_a_coordinate_gives_the_path_of_a_maven_repository(coordinate: str, path
 
 
 def test_directories_are_named_by_what_is_in_them() -> None:
-    digests = {group: digest(group) for group in ("spark", "kafka", "trino", "postgres")}
+    digests = {group: digest(group) for group in sorted(GROUPS)}
     assert len(set(digests.values())) == len(digests)
     assert digest("spark") == digests["spark"]
