@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from rich.console import Console
@@ -110,21 +110,53 @@ def equal(settings: Settings) -> bool:
     return True
 
 
-def probes(settings: Settings, seconds: float) -> list[float]:
-    """Seconds from the commit of a customer to its being seen in ``serving.guest_latest``, one after another."""
-    lake, took, pause, began = trino.connect(settings), [], random.Random(1), time.monotonic()
+class Probe(NamedTuple):
+    """A customer, when it was committed (seconds since 1970), and how long after that it was seen."""
+
+    ref: str
+    committed: float
+    took: float
+
+
+def probes(settings: Settings, seconds: float) -> list[Probe]:
+    """From the commit of a customer to its being seen in ``serving.guest_latest``, one after another."""
+    lake, found, pause, began = trino.connect(settings), [], random.Random(1), time.time()
     with psycopg.connect(settings.shop.dsn, autocommit=True) as shop:
-        while time.monotonic() - began < seconds:
+        while time.time() - began < seconds:
             sql = "INSERT INTO customers (created_at, modified_at) VALUES (now(), now()) RETURNING id"
             row = shop.execute(sql).fetchone()
-            committed = time.monotonic()
-            asked = f"SELECT 1 FROM serving.guest_latest WHERE ref = 'shop-guest-{row[0] if row else 0}'"
+            committed = time.time()
+            ref = f"shop-guest-{row[0] if row else 0}"
+            asked = f"SELECT 1 FROM serving.guest_latest WHERE ref = '{ref}'"
             while not trino.execute(lake, asked)[1]:
                 time.sleep(0.3)  # asking all the time would measure the asking
             if committed - began > WARM_SECONDS:
-                took.append(time.monotonic() - committed)
+                found.append(Probe(ref, committed, time.time() - committed))
             time.sleep(pause.uniform(0, 1))
-    return took
+    return found
+
+
+def stages(settings: Settings, probed: list[Probe]) -> dict[str, float]:
+    """Where the time of the probes went, by the broker's clock, this machine's: p50 of each part in s."""
+    first, end = stream.bounds(settings)
+    captured: dict[str, float] = {}
+    with Reader(settings, {stream.TOPIC: {0: first}}) as reader:
+        for entries in reader.read_to({stream.TOPIC: {0: end}}):
+            for entry in entries:
+                event = parse(entry.topic, entry.partition, entry.offset, entry.value)
+                if isinstance(event, Changed) and event.table == "customers" and event.created:
+                    captured.setdefault(f"shop-guest-{(event.after or {})['id']}", entry.time / 1000)
+    logged: dict[str, float] = {}
+    with Reader(settings, start_offsets(settings, ["changelog.guest"])) as reader:
+        for entries in reader.read_to(reader.ends()):
+            for entry in entries:
+                logged.setdefault((entry.key or b"").decode(), entry.time / 1000)
+    parts = {
+        "database to stream": [captured[one.ref] - one.committed for one in probed],
+        "stream to log": [logged[one.ref] - captured[one.ref] for one in probed],
+        "log to view": [one.committed + one.took - logged[one.ref] for one in probed],
+    }
+    return {f"of it {name}, p50 s": round(statistics.median(took), 2) for name, took in parts.items()}
 
 
 def kill(settings: Settings, name: str) -> None:
@@ -188,10 +220,12 @@ def measure(settings: Settings, rows: int, rate: float, seconds: float, say: Say
     shop = Shop(settings, rate, 1)
     shop.start()
     try:
-        took = probes(settings, seconds)
+        probed = probes(settings, seconds)
+        took = [one.took for one in probed]
         found["commit to merged view, p50 s"] = round(statistics.median(took), 2)
         found["commit to merged view, p99 s"] = round(quantile(took, 0.99), 2)
         found["probes"] = len(took)
+        found |= stages(settings, probed)
         say(str(found))
         for name in ("connect", "cdc", "postgres", "cdc", "connect"):
             before = shop.committed
