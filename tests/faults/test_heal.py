@@ -56,7 +56,7 @@ LOG: dict[tuple[str, int, int], LogRecord] = {}
 
 
 def assert_exact(settings: Settings) -> None:
-    """Wait until everything acknowledged is covered, and compare every view with plain Python over what Kafka has had."""
+    """Wait until everything acknowledged is covered, and compare every view with plain Python over what Kafka had."""
     remember(settings)
     wait(settings, timeout_seconds=240)
     oracle = fold([LOG[place] for place in sorted(LOG)])
