@@ -16,7 +16,7 @@ from batch.ingest import ingest
 from batch.run import wait_for_archiver
 from changelog.archive.secor import start_of
 from changelog.archive.store import ArchiveStore, s3_client
-from changelog.positions import Vector
+from changelog.positions import Vector, from_json
 from changelog.topics import admin, end_offsets, start_offsets
 from infra import supervise
 from runtime import ops
@@ -271,6 +271,35 @@ def assert_stops(*says: str) -> None:
     until(lambda: status()["speed"]["state"] == "failed", 60, "it stops")
     for one in says:
         assert one in str(status()["speed"]["detail"])
+
+
+@pytest.mark.parametrize("share", [pytest.param(None, id="deleted"), pytest.param(0.5, id="cut")])
+def test_what_the_newest_object_of_the_archive_has_lost_is_taken_from_kafka(
+    platform: Settings, lake: SparkSession, share: float | None
+) -> None:
+    """No later object shows the gap; the archiver has committed that there is more."""
+    batch(lake, platform)
+    feed(platform, shop(next(SEEDS), 300))
+    ends = end_offsets(platform)
+    assert wait_for_archiver(platform, ends, 90)
+    store, client = ArchiveStore(platform.s3), s3_client(platform.s3)
+    key = max((start_of(item.key), item.key) for item in store.list_objects("changelog.order"))[1]
+    data = store.get(key)
+    bucket = platform.s3.archive_bucket
+    if share is None:
+        client.delete_object(Bucket=bucket, Key=key)
+    else:
+        client.put_object(Bucket=bucket, Key=key, Body=data[: int(len(data) * share)])
+    try:
+        report = ingest(lake, platform)
+    finally:
+        client.put_object(Bucket=bucket, Key=key, Body=data)
+    assert report.mended > 0
+    assert report.lost == []
+    assert [key in alarm for alarm in report.alarms] == ([] if share is None else [True])
+    assert from_json(report.archived) == ends
+    batch(lake, platform)
+    assert_exact(platform)
 
 
 def let_go(settings: Settings, positions: Vector) -> None:
