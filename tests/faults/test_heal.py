@@ -12,7 +12,9 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
+from batch.build import build
 from batch.ingest import ingest
+from batch.plan import Plan
 from batch.run import wait_for_archiver
 from changelog.archive.secor import start_of
 from changelog.archive.store import ArchiveStore, s3_client
@@ -22,6 +24,7 @@ from infra import supervise
 from runtime import ops
 from runtime.errors import TransientError
 from runtime.settings import Settings
+from serving import publication
 from serving import watch as watching
 from serving.wait import wait
 from speed.checkpoint import stand
@@ -299,6 +302,34 @@ def test_what_the_newest_object_of_the_archive_has_lost_is_taken_from_kafka(
     assert [key in alarm for alarm in report.alarms] == ([] if share is None else [True])
     assert from_json(report.archived) == ends
     batch(lake, platform)
+    assert_exact(platform)
+
+
+@pytest.mark.parametrize("share", [pytest.param(0, id="empty"), pytest.param(0.6, marks=pytest.mark.slow, id="cut")])
+def test_the_archiver_stores_beside_a_damaged_object_what_that_does_not_give(
+    platform: Settings, lake: SparkSession, share: float
+) -> None:
+    """It was stored and not committed, and is consumed again."""
+    batch(lake, platform)
+    store, client, bucket = ArchiveStore(platform.s3), s3_client(platform.s3), platform.s3.archive_bucket
+    before = {item.key for topic in platform.topics for item in store.list_objects(topic)}
+    stop(platform, "archiver")
+    feed(platform, shop(next(SEEDS), 300))
+    run_until_killed("changelog.archive.archiver", f"archiver.before-commit#{2 if share else 1}")
+    stored = {item.key for topic in platform.topics for item in store.list_objects(topic)} - before
+    assert stored
+    for key in stored:
+        client.put_object(Bucket=bucket, Key=key, Body=store.get(key)[: int(len(store.get(key)) * share)])
+    go_on(platform, "archiver")
+    assert wait_for_archiver(platform, end_offsets(platform), 90)
+    assert set(ingest(lake, platform).alarms) != set()
+    for key in stored:
+        client.delete_object(Bucket=bucket, Key=key)
+    report = ingest(lake, platform)
+    assert (report.alarms, report.lost) == ([], [])
+    assert from_json(report.archived) == end_offsets(platform)
+    run = build(lake, platform, Plan(objects=True))
+    publication.publish(platform, run.run_id, back=True)
     assert_exact(platform)
 
 
