@@ -34,6 +34,7 @@ from tests.oracle import LogRecord
 from tests.services import (
     READ,
     Answer,
+    alerts_sent,
     assert_verified,
     await_derived,
     batch,
@@ -50,6 +51,8 @@ from tests.services import (
 )
 
 pytestmark = pytest.mark.faults
+
+ALERTS = "SELECT pattern, guest_ref, source_partition, source_offset FROM serving.alerts"
 
 SEEDS = iter(range(800, 900))
 
@@ -344,6 +347,13 @@ def let_go(settings: Settings, positions: Vector) -> None:
     assert start_offsets(settings) == positions
 
 
+def assert_no_alert_twice(settings: Settings) -> None:
+    """What matched before the generation begins, in records that Kafka let go of, is in the views and is not sent."""
+    sent = alerts_sent(settings)
+    assert len(sent) == len(set(sent)) > 0
+    assert {tuple(row) for row in query(settings, ALERTS)} >= set(sent)
+
+
 def test_retention_that_has_passed_the_stream_is_answered_from_the_archive(
     platform: Settings, lake: SparkSession
 ) -> None:
@@ -365,7 +375,7 @@ def test_retention_that_has_passed_the_stream_is_answered_from_the_archive(
     batch(lake, platform)
     assert_exact(platform)
     assert_verified(lake, platform)
-    assert_alerts_sent_once(platform)
+    assert_no_alert_twice(platform)
 
 
 @pytest.mark.slow
@@ -394,4 +404,4 @@ def test_it_waits_for_the_archive_and_stops_where_that_lacks_a_part(platform: Se
     batch(lake, platform)
     assert_exact(platform)
     assert_verified(lake, platform)
-    assert_alerts_sent_once(platform)
+    assert_no_alert_twice(platform)
