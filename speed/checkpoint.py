@@ -2,8 +2,8 @@
 stream is started: Spark itself would fail on a file that is cut off, at every start.
 
 Spark plans an epoch (``offsets/<epoch>``) before it runs it, and notes it as done afterwards (``commits/<epoch>``).
-What it reads when it starts again are the newest of each, the plan before the newest, and what it wrote at the very
-beginning.
+What it reads when it starts again are the newest of each, the plan before the newest, and ``metadata``. Where the
+stream began (``sources``) it asks only before the first plan.
 """
 
 import json
@@ -31,19 +31,14 @@ def epochs(directory: Path) -> list[int]:
 
 
 def damaged(checkpoint: Path) -> list[Path]:
-    """The files that Spark would read when it starts again and could not. Of plans it needs the newest two; the others
-    it makes anew where there are none."""
+    """The files that Spark would read when it starts again, behind an epoch that is planned, and could not."""
     planned, done = stand(checkpoint)
-    plans = [checkpoint / "offsets" / str(epoch) for epoch in (planned, planned - 1) if epoch >= 0]
-    others: list[tuple[Path, Callable[[str], bool]]] = [
+    needed: list[tuple[Path, Callable[[str], bool]]] = [
+        *((checkpoint / "offsets" / str(epoch), _is_plan) for epoch in (planned, planned - 1) if epoch >= 0),
         (checkpoint / "metadata", lambda text: "id" in json.loads(text)),
-        (checkpoint / "sources" / "0" / "0", _is_log),
-        (checkpoint / "commits" / str(done), _is_log),
+        *((checkpoint / "commits" / str(epoch), _is_note) for epoch in (done,) if epoch >= 0),
     ]
-    return [
-        *(path for path in plans if not path.exists() or not _is_whole(path, _is_plan)),
-        *(path for path, fits in others if path.exists() and not _is_whole(path, fits)),
-    ]
+    return [path for path, fits in needed if not path.exists() or not _is_whole(path, fits)]
 
 
 def remove(path: Path) -> None:
@@ -52,8 +47,8 @@ def remove(path: Path) -> None:
     _sums(path).unlink(missing_ok=True)
 
 
-def _is_log(text: str) -> bool:
-    version, content = text.lstrip("\0").splitlines()  # the first version of Spark's log began with a zero byte
+def _is_note(text: str) -> bool:
+    version, content = text.splitlines()
     return version.startswith("v") and isinstance(json.loads(content), dict)
 
 
