@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
+from batch.backlog import has_work
 from batch.build import build
 from batch.ingest import ingest
 from batch.plan import Plan
@@ -94,6 +95,7 @@ def has_epochs(settings: Settings, generation: int) -> bool:
 def prepare(settings: Settings, lake: SparkSession) -> Generation:
     """A generation that is served from both sides, and that has stopped with records before it."""
     age(settings)
+    feed(settings, shop(next(SEEDS), 300))
     batch(lake, settings)
     feed(settings, shop(next(SEEDS), 300))
     assert_exact(settings)
@@ -181,6 +183,7 @@ def test_a_lost_or_damaged_checkpoint_is_answered_by_a_new_generation(
     assert begun.cause == "checkpoint"
     assert str(begun.reason) in str(status()["speed"]["detail"])
     assert served(platform).difference(stood_still) == "", "the views stand on the generation before, exact as it was"
+    assert has_work(platform)
     with pytest.raises(TransientError, match=f"the views stand on generation {before.number}"):
         wait(platform, timeout_seconds=0)
     said = told(platform, begun.number)
