@@ -7,7 +7,8 @@ from runtime.settings import Settings
 
 
 def has_work(settings: Settings) -> bool:
-    """Whether the archiver has committed more than what is served was built from.
+    """Whether the archiver has committed more than what is served was built from, or what is served stands on a
+    generation that the speed layer no longer runs.
 
     While a rollback holds publication, only what is not ingested yet counts. Raises TransientError if the database is
     not there.
@@ -15,6 +16,8 @@ def has_work(settings: Settings) -> bool:
     with ops.connect(settings) as connection:
         done = archived_vector(connection)
         if connection.execute("SELECT 1 FROM holds").fetchone() is None:
+            if stands_on_an_earlier(connection):
+                return True
             done = least([done, *served_vectors(connection)])
         return not covers(done, committed_vector(connection))
 
@@ -42,6 +45,16 @@ def served_vectors(connection: Connection) -> list[Vector]:
         "WHERE p.state = 'finished' ORDER BY v.view, v.publication DESC"
     ).fetchall()
     return [from_json(row["vector"]) for row in rows]
+
+
+def stands_on_an_earlier(connection: Connection) -> bool:
+    """Whether a view that is served stands on another generation than the newest: its speed side stands still."""
+    row = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM (SELECT DISTINCT ON (v.view) p.pipeline, v.generation FROM publication_views v "
+        "JOIN publications p USING (publication) WHERE p.state = 'finished' ORDER BY v.view, v.publication DESC) s "
+        "WHERE s.generation < (SELECT max(g.generation) FROM generations g WHERE g.pipeline = s.pipeline)) AS earlier"
+    ).fetchone()
+    return row == {"earlier": True}
 
 
 def least(vectors: list[Vector]) -> Vector:

@@ -1,4 +1,5 @@
-"""Holes: offsets between the archived position and the newest archived record that no object holds.
+"""Holes: offsets between the archived position and the newest archived record that no object holds, or the place up to
+which the archiver has committed that all is stored.
 
 A hole is looked up in Kafka. What Kafka answers is taken; a range for which it answers without records is proven empty
 (markers of transactions and aborted records leave such ranges). Of what Kafka no longer has, the archiver's notes say
@@ -19,7 +20,7 @@ from changelog.archive.store import ArchiveStore
 from changelog.classify import CLASSIFIED_DDL, RECORD, classify_batch
 from changelog.positions import Vector
 from changelog.reader import Entry, Reader
-from changelog.topics import start_offsets
+from changelog.topics import committed_offsets, start_offsets
 from runtime.settings import Settings
 
 NEAR = 1_000
@@ -54,6 +55,14 @@ def find(stretches: Stretches, positions: Vector) -> list[Hole]:
         for (topic, partition), ranges in sorted(stretches.items())
         for first, last in gaps(ranges, positions[topic][partition])
     ]
+
+
+def ends_of(stretches: Stretches, positions: Vector) -> Vector:
+    """One past the last offset of ``stretches`` and ``positions``, of every topic-partition."""
+    reached: Vector = {topic: dict(partitions) for topic, partitions in positions.items()}
+    for (topic, partition), ranges in stretches.items():
+        reached[topic][partition] = max(reached[topic][partition], *(last + 1 for _, last in ranges))
+    return reached
 
 
 def stretches_of(records: DataFrame) -> Stretches:
@@ -175,6 +184,42 @@ def tails(settings: Settings, reached: Vector, ends: Vector) -> list[Hole]:
         for topic, partitions in next_committed(settings, asked, ends).items()
         for partition, offset in partitions.items()
         if offset > reached[topic][partition]
+    ]
+
+
+def stored_offsets(settings: Settings, positions: Vector) -> Vector:
+    """Up to where the archiver has committed that everything is stored, of the topics of ``positions``. Empty where
+    another program archives, which commits as another group or elsewhere."""
+    return committed_offsets(settings, settings.archiver.group, list(positions))
+
+
+def withheld(settings: Settings, reached: Vector, stored: Vector) -> list[tuple[tuple[str, int], int]]:
+    """Topic-partitions whose objects give records up to ``reached`` only, although records up to ``stored`` were put
+    into objects: the last ones are gone or damaged, and no later object shows the gap. With where they should end.
+
+    One of which Kafka says that there is no record is left out; so is one of which the archiver has noted it.
+    """
+    behind: Vector = {}
+    for topic, partitions in stored.items():
+        for partition, end in partitions.items():
+            if reached[topic][partition] < end:
+                behind.setdefault(topic, {})[partition] = reached[topic][partition]
+    if not behind:
+        return []
+    starts = start_offsets(settings)
+    asked = {
+        topic: {p: max(at, starts[topic][p]) for p, at in partitions.items()} for topic, partitions in behind.items()
+    }
+    following = next_committed(settings, asked, stored)
+    return [
+        ((topic, partition), stored[topic][partition])
+        for topic, partitions in behind.items()
+        for partition, at in partitions.items()
+        if following[topic][partition] < stored[topic][partition]
+        or (
+            at < starts[topic][partition]
+            and unproven(settings, [Hole(topic, partition, at, starts[topic][partition] - 1)])
+        )
     ]
 
 

@@ -20,13 +20,26 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from batch.archive_table import EMPTY, ends, ensure_archives, positions, snapshots_now
-from batch.holes import Hole, Stretches, find, look_up, lost, overlapping, stretches_of, tails, unproven
+from batch.holes import (
+    Hole,
+    Stretches,
+    ends_of,
+    find,
+    look_up,
+    lost,
+    overlapping,
+    stored_offsets,
+    stretches_of,
+    tails,
+    unproven,
+    withheld,
+)
 from batch.report import Report, complain, note
 from changelog.archive.columnar import archive_name
 from changelog.archive.objects import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE, IDENTITY
-from changelog.positions import Vector, to_json
+from changelog.positions import Vector, covers, to_json
 from changelog.topics import check_topics, end_offsets, start_offsets, topic_ids
 from changelog.typed import entity_columns, typed
 from runtime import faults
@@ -85,8 +98,9 @@ def _pass(
     """One pass over the objects of ``entities``. Returns those whose commit was refused because somebody was first."""
     snapshots = {entity: snapshot for entity, snapshot in snapshots_now(spark).items() if entity in entities}
     position = positions(spark, snapshots, settings.kafka.partitions)
+    stored = stored_offsets(settings, position)  # before the listing: it has what is committed by now
     objects = _unread(settings, ops, position)
-    if not objects and not tails(settings, position, end_offsets(settings)):
+    if not objects and covers(position, stored) and not tails(settings, position, end_offsets(settings)):
         return set()
     log.info("reading %d objects", len(objects))
     read = read_objects(spark, settings.s3, objects, position).persist()
@@ -99,6 +113,8 @@ def _pass(
                 found.setdefault((row["topic"], row["kafka_partition"]), []).append(stretch)
         log.info("looking for holes and duplicates")
         records = read.where(~F.col("kind").isin(*ABOUT)).drop("object", "etag")
+        for place, end in withheld(settings, ends_of(found, position), stored):
+            found.setdefault(place, []).append((end, end - 1))  # nothing, behind a hole
         records, empty, until = _without_holes(spark, settings, records, found, position, accept, report)
         records = records.where(_below(until))
         duplicates = _duplicates(spark, snapshots, records).persist()
@@ -155,10 +171,7 @@ def _without_holes(
     """Records with their holes mended, the ranges proven empty, the tails too, and where each partition must stop."""
     until: Vector = {topic: dict.fromkeys(partitions, sys.maxsize) for topic, partitions in position.items()}
     holes = find(found, position)
-    reached: Vector = {topic: dict(partitions) for topic, partitions in position.items()}
-    for (topic, partition), stretches in found.items():
-        reached[topic][partition] = max(reached[topic][partition], *(last + 1 for _, last in stretches))
-    empty = tails(settings, reached, end_offsets(settings))
+    empty = tails(settings, ends_of(found, position), end_offsets(settings))
     if not holes:
         return records, empty, until
     starts = start_offsets(settings)

@@ -1,8 +1,9 @@
 """The service ``derive``: changelog → ``latest.<entity>`` and ``patch.<entity>``. ``python -m changelog.derive``
 
 It consumes, derives and produces in transactions of Kafka's, with its own offsets in the same transaction: what it
-wrote and how far it is are one fact, so wherever it is killed it neither loses nor repeats nor reorders. Exit status 78
-means that it must not be started again before somebody has looked: the message says what to do.
+wrote and how far it is are one fact, so wherever it is killed it neither loses nor repeats nor reorders. What Kafka has
+let go of before it was derived is derived from the archive. Exit status 78 means that it must not be started again
+before somebody has looked: the message says what to do.
 """
 
 import json
@@ -45,8 +46,6 @@ CONTRACT_CHECK_SECONDS = 30.0
 TIMEOUT = 60.0
 SOURCES = tuple(topic_of(entity) for entity in DERIVED)
 
-REMEDY = "what was changed there is missing in the derived topics: anabranch latest rebuild"
-
 KEPT_SECONDS = 3600.0
 """How often offsets are committed where nothing happens: Kafka forgets, partition by partition, what was committed days
 ago."""
@@ -64,6 +63,31 @@ def run(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None:
     """Derive until it is time to stop."""
     heartbeat.beat("starting", {})
     check_contract(settings)
+    while not stopping.is_set():
+        try:
+            derive_on(settings, heartbeat, stopping)
+        except RetentionError as error:
+            derive_from_archive(settings, heartbeat, error)
+
+
+def derive_from_archive(settings: Settings, heartbeat: Heartbeat, error: RetentionError) -> None:
+    """Derive from the raw archive what Kafka has let go of. Killed anywhere, the next life goes on with it.
+
+    Raises HoleError, with the command, where the archive lacks something, and TransientError if Kafka lacks nothing.
+    """
+    from changelog.rebuild import rebuild  # which is made of what is here
+
+    log.warning("%s: it is derived from the archive", error)
+    heartbeat.beat("rebuilding", {"error": f"{error}: it is derived from the archive"})
+    done = rebuild(settings)
+    if not done:
+        raise TransientError(f"{error}, and nothing is missing; looking again") from error
+    log.warning("derived from the archive: %s", ", ".join(f"{missed} ({number} records)" for missed, number in
+                                                          done.items()))  # fmt: skip
+
+
+def derive_on(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None:
+    """Derive from Kafka until it is time to stop. Raises RetentionError if Kafka has let go of what comes next."""
     with Deriver(settings) as deriver:
         positions = where_to_begin(settings)
         log.info("going on at %s", json.dumps(to_json(positions)))
@@ -106,14 +130,11 @@ class Deriver:
 
     def step(self) -> int:
         """Take what is there, or wait a second for it, and write what follows from it, in one transaction. Returns how
-        many records it took. Raises ContractError if Kafka has let go of what it would take next."""
+        many records it took. Raises RetentionError if Kafka has let go of what it would take next."""
         reader = self._reader
         if reader is None:
             raise ValueError("it has not begun")
-        try:
-            entries = reader.read(1.0, self._settings.derive.max_records, self._settings.derive.trigger_seconds)
-        except RetentionError as error:
-            raise ContractError(f"{error}; {REMEDY}") from error
+        entries = reader.read(1.0, self._settings.derive.max_records, self._settings.derive.trigger_seconds)
         moved = reader.positions != self._committed
         waited = time.monotonic() - self._committed_at > BEHIND_MARKERS_SECONDS
         if entries or (moved and waited) or self._keeps():
@@ -205,8 +226,8 @@ def where_to_begin(settings: Settings) -> Vector:
     """The position up to which everything is derived: what the group has committed, or, where Kafka has forgotten that,
     behind the newest record that something in the derived topics is from; 0 in a log of which nothing is gone.
 
-    To be asked by whoever has fenced the one before. Raises ContractError where Kafka begins behind that position, or
-    ends before it.
+    To be asked by whoever has fenced the one before. Raises RetentionError where Kafka begins behind that position,
+    ContractError where it ends before it.
     """
     positions, gone = known_positions(settings), []
     starts, ends = start_offsets(settings, SOURCES), end_offsets(settings, SOURCES)
@@ -221,7 +242,7 @@ def where_to_begin(settings: Settings) -> Vector:
                     "anew. Restore the topic, or begin a new home and fill its topics by replay"
                 )
     if gone:
-        raise ContractError(f"Kafka does not have {', '.join(gone)} any more; {REMEDY}")
+        raise RetentionError(f"Kafka does not have {', '.join(gone)} any more, and it was not derived")
     return positions
 
 

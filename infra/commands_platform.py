@@ -123,6 +123,8 @@ def _table() -> None:
             console.print(f"{service['name']}: user {service['user']}, password {service['password']}", markup=False)
         if service["name"] == "cdc" and service["detail"] and service["state"] == "running":
             console.print(_capture(service["detail"]), markup=False)
+        if service["state"] == "running" and (service["detail"] or {}).get("error"):
+            console.print(f"{service['name']}: {service['detail']['error']}", markup=False)
         if service["state"] == "failed":
             console.print(f"{service['name']} failed:\n{service['detail']}", markup=False)
 

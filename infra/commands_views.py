@@ -300,10 +300,10 @@ def generation_new() -> None:
 
 
 def generation_list() -> None:
-    """Show the generations, newest first."""
+    """Show the generations, newest first; `cause`: what was lost, where the speed layer began one by itself."""
     with ops.connect(Settings()) as connection:
         rows = connection.execute(
-            "SELECT pipeline, generation, code_version, created_at FROM generations ORDER BY 1, 2 DESC"
+            "SELECT pipeline, generation, code_version, created_at, cause FROM generations ORDER BY 1, 2 DESC"
         ).fetchall()
     _print(list(rows[0]) if rows else [], [list(row.values()) for row in rows], Format.table)
 

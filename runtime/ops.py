@@ -76,9 +76,12 @@ CREATE TABLE IF NOT EXISTS dead_letter_replays (
 ALTER TABLE runs ADD COLUMN IF NOT EXISTS location text NOT NULL DEFAULT 'batch';
 ALTER TABLE publication_views ADD COLUMN IF NOT EXISTS retired_at timestamptz;
 ALTER TABLE generations ADD COLUMN IF NOT EXISTS batch_services jsonb NOT NULL DEFAULT '[]';
+ALTER TABLE generations ADD COLUMN IF NOT EXISTS cause text;
+ALTER TABLE generations ADD COLUMN IF NOT EXISTS reason text;
 """
 """Every statement can be run again. ``archived`` and ``archive_objects`` are caches of what the lake and the objects
 say; losing them loses time only. ``speed_floors``: rows of a generation below this epoch may have been deleted.
+``generations.cause``, ``reason``: what was lost, of a generation that the speed layer began by itself.
 ``dead_letter_replays``: what became of a dead letter; without ``replayed_at`` it is not known yet."""
 
 _SCHEMA_MARK = f"anabranch {hashlib.sha256(SCHEMA.encode()).hexdigest()[:12]}"

@@ -120,12 +120,14 @@ class Speed(_Section):
     """The streaming application. ``horizon_seconds``: how far apart duplicates are still recognised. ``bucket_epochs``:
     epochs in one partition of the speed table, the unit in which old rows are deleted; holds for new tables.
     ``batch_services``: services that write in bulk; views that defer leave their changes to the batch layer. Holds for
-    new generations."""
+    new generations. ``renew_pause_seconds``: within that time the application begins no second generation by itself for
+    the same cause."""
 
     trigger_seconds: float = 2.0
     max_offsets_per_trigger: int = 100_000
     horizon_seconds: int = 3600
     batch_services: tuple[str, ...] = ()
+    renew_pause_seconds: float = Field(default=1800, ge=0)
     bucket_epochs: Annotated[int, AfterValidator(_power_of_four)] = 256
     driver_memory: str = "1g"
     ui_port: int = 0

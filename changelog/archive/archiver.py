@@ -215,10 +215,11 @@ class Archiver:
         self._committed.setdefault(topic, {})[str(partition)] = batch.next
 
     def _store_hour(self, topic: str, partition: int, hour: int, start: int, records: list[Record]) -> None:
-        """Put the records into an object named by ``start``; where one is already there, go on after its last offset.
+        """Put the records into an object named by ``start``; where one is already there, go on after the last offset
+        that it gives. One that is damaged and gives none stays where it is: the object beside it has a lower number,
+        which its records keep to as well.
 
-        Ends always: each further object is named by a higher offset. Raises ArchiveError if an object of that name
-        holds none of the offsets that its name promises.
+        Ends always: each further object is named by another offset. Raises ArchiveError if there is no name left.
         """
         while records:
             name = object_name(self._store.prefix, topic, partition, hour, start)
@@ -234,13 +235,15 @@ class Archiver:
                     "%s: %d records, %d-%d, %d bytes", name, len(records), records[0][0], records[-1][0], len(data)
                 )
                 return
-            there = [record.offset for record in read_object(self._patiently(lambda: self._store.get(name)), name)]  # noqa: B023
-            last = max(there, default=-1)
-            if last < start:
-                raise ArchiveError(f"{name} is there and holds no offset from {start} on; move it away and start again")
-            log.info("%s is there up to offset %d; going on after it", name, last)
-            records = [record for record in records if record[0] > last]
-            start = records[0][0] if records else start
+            last = readable_until(self._patiently(lambda: self._store.get(name)), name)  # noqa: B023
+            if last >= records[0][0]:
+                log.info("%s is there up to offset %d; going on after it", name, last)
+                records = [record for record in records if record[0] > last]
+                start = records[0][0] if records else start
+            elif start == 0:
+                raise ArchiveError(f"{name} is there and gives no offset from {records[0][0]} on; move it away")
+            else:
+                start -= 1
 
     def _patiently(self, call: Any) -> Any:
         """Call until the object store answers. The consumer is kept alive meanwhile by its own thread, for a time."""
@@ -259,6 +262,17 @@ class Archiver:
     def _detail(self) -> dict[str, Any]:
         known = {"committed": self._committed} if self._committed else {}
         return {**known, **self._stored, "held": sum(b.size for b in self._batches.values())}
+
+
+def readable_until(data: bytes, name: str) -> int:
+    """The last offset that an object gives, up to where it is damaged; -1 if it gives none."""
+    last = -1
+    try:
+        for record in read_object(data, name):
+            last = max(last, record.offset)
+    except ArchiveError as error:
+        log.warning("%s; what it does not give is stored beside it", error)
+    return last
 
 
 def main() -> int:

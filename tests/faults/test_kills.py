@@ -119,9 +119,7 @@ def test_a_lost_store_of_identities_is_made_anew_from_the_log(platform: Settings
     assert store.exists()
 
 
-def test_lost_histories_stop_the_stream_until_a_new_generation_fills_them_from_the_archive(
-    platform: Settings,
-) -> None:
+def test_lost_histories_are_filled_from_the_archive_in_a_new_generation(platform: Settings) -> None:
     """What they know cannot be told from the log's end; so nothing is folded without it, and nothing is sent twice."""
     run("batch")
     feed(platform, shop(28, 400))
@@ -131,9 +129,7 @@ def test_lost_histories_stop_the_stream_until_a_new_generation_fills_them_from_t
     (store,) = (platform.home / "histories").glob("*/*/0")
     shutil.rmtree(store)
     feed(platform, shop(29, 400))
-    supervise.start_service(platform, "speed")
-    until(lambda: "anabranch generation new" in str(status()["speed"].get("detail")), 60, "it says what to do")
-    run("generation", "new")
+    go_on(platform, "speed")
     until(lambda: last_generation(platform) > before, 90, "the new generation has an epoch")
     run("batch")  # until then the views stand on the generation that was lost, exact up to where it stopped
     assert_exact(platform)
