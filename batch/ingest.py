@@ -26,6 +26,8 @@ from changelog.archive.columnar import archive_name
 from changelog.archive.objects import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE, IDENTITY
+from changelog.erased import Erased
+from changelog.erasures import served
 from changelog.positions import Vector, to_json
 from changelog.topics import check_topics, end_offsets, start_offsets, topic_ids
 from changelog.typed import entity_columns, typed
@@ -89,7 +91,8 @@ def _pass(
     if not objects and not tails(settings, position, end_offsets(settings)):
         return set()
     log.info("reading %d objects", len(objects))
-    read = read_objects(spark, settings.s3, objects, position).persist()
+    erased = served(settings, ops)
+    read = read_objects(spark, settings.s3, objects, position, erased).persist()
     try:
         about = read.where(F.col("kind").isin(*ABOUT)).drop("key", "value").collect()
         found: Stretches = {}
@@ -99,7 +102,7 @@ def _pass(
                 found.setdefault((row["topic"], row["kafka_partition"]), []).append(stretch)
         log.info("looking for holes and duplicates")
         records = read.where(~F.col("kind").isin(*ABOUT)).drop("object", "etag")
-        records, empty, until = _without_holes(spark, settings, records, found, position, accept, report)
+        records, empty, until = _without_holes(spark, settings, records, found, position, accept, report, erased)
         records = records.where(_below(until))
         duplicates = _duplicates(spark, snapshots, records).persist()
         try:
@@ -151,6 +154,7 @@ def _without_holes(
     position: Vector,
     accept: tuple[Hole, ...],
     report: Report,
+    erased: Erased,
 ) -> tuple[DataFrame, list[Hole], Vector]:
     """Records with their holes mended, the ranges proven empty, the tails too, and where each partition must stop."""
     until: Vector = {topic: dict.fromkeys(partitions, sys.maxsize) for topic, partitions in position.items()}
@@ -163,7 +167,7 @@ def _without_holes(
         return records, empty, until
     starts = start_offsets(settings)
     whole = {place: list(stretches) for place, stretches in found.items()}
-    mended = look_up(spark, settings, holes, starts)
+    mended = look_up(spark, settings, holes, starts, erased)
     if mended is not None:
         mended = mended.persist()
         report.mended += mended.count()

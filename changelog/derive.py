@@ -24,16 +24,20 @@ from changelog.derived import (
     GROUP,
     MAX_DERIVED_BYTES,
     Derived,
+    burial,
     derive,
     derived_topics,
     latest_topic,
     patch_topic,
     source_of,
 )
+from changelog.envelope import guest_ref
+from changelog.erasures import Watched
+from changelog.latest import updates
 from changelog.positions import Vector, to_json
 from changelog.reader import Entry, Reader
 from changelog.topics import check_topics, committed_offsets, end_offsets, start_offsets, topic_ids
-from runtime import faults
+from runtime import faults, ops
 from runtime.errors import ContractError, RetentionError, TransientError
 from runtime.heartbeat import Heartbeat
 from runtime.service import serve
@@ -72,6 +76,7 @@ def run(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None:
         while not stopping.is_set():
             heartbeat.beat("running", deriver.detail())
             deriver.step()
+            deriver.bury()
             if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
                 check_contract(settings)
                 checked = time.monotonic()
@@ -92,6 +97,13 @@ class Deriver:
             "message.max.bytes": MAX_DERIVED_BYTES, "queue.buffering.max.kbytes": 262_144,
         })  # fmt: skip
         self._changes = Changes(settings, state(settings))
+        self._watched = Watched(settings)
+        self._changes.erased = self._watched.now()
+        with ops.connect(settings) as connection:
+            row = connection.execute(
+                "SELECT max(erasure) AS last FROM erasures WHERE derived_at IS NOT NULL"
+            ).fetchone()
+        self._buried: int = (row and row["last"]) or 0
         self._reader: Reader | None = None
         self._committed: Vector = {}
         self._committed_at = self._kept_at = time.monotonic()
@@ -119,6 +131,35 @@ class Deriver:
         if entries or (moved and waited) or self._keeps():
             self.write(entries, reader.positions, reader.group())
         return len(entries)
+
+    def bury(self) -> int:
+        """Write what takes away the newest versions of guests who were erased since; nothing of theirs is derived from
+        then on. Returns how many versions there were. Killed on the way, the next one finds what is left."""
+        erased, reader = self._watched.now(), self._reader
+        if erased.number <= self._buried or reader is None:
+            return 0
+        self._changes.erased = erased
+        made = [
+            burial(entity, update.partition, update.ref, reader.positions[topic_of(entity)][update.partition],
+                   erased.number)
+            for entity in DERIVED
+            for update in updates(self._settings, entity, follow=False)
+            if update.version and erased.has(guest_ref(entity, {"current": update.version.current}))
+        ]  # fmt: skip
+        if made:
+            with answering(self._settings):
+                self._producer.begin_transaction()
+                for one in made:
+                    self._produce(one)
+                faults.point("derive.buried")
+                self._producer.commit_transaction(TIMEOUT)
+        with ops.connect(self._settings) as connection:
+            connection.execute(
+                "UPDATE erasures SET derived_at = now() WHERE erasure <= %s AND derived_at IS NULL", (erased.number,)
+            )
+        self._buried = erased.number
+        log.info("%d newest versions of erased guests are taken away", len(made))
+        return len(made)
 
     def write(self, entries: list[Entry], positions: Vector, group: object) -> None:
         """Write what follows from ``entries``, and that the log is read up to ``positions``: both or neither."""

@@ -26,10 +26,12 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
+from changelog.erased import Erased
+from changelog.erasures import REFRESH_SECONDS, last_number, recorded
 from changelog.positions import to_json
 from changelog.topics import check_topics
 from runtime import faults
-from runtime.errors import ContractError
+from runtime.errors import ContractError, TransientError
 from runtime.heartbeat import Heartbeat
 from runtime.ops import connect
 from runtime.service import serve
@@ -81,23 +83,27 @@ def run(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None:
     ensure_table(spark, PIPELINE, folds.contributions, settings.speed.bucket_epochs)
     with connect(settings) as ops:
         generation = resume(settings, ops, PIPELINE, lambda number: _has_epochs(spark, number))
+        erased = recorded(settings, ops, generation.erasures)
     for earlier in generation.identities(settings).parent.glob("[0-9]*"):
         if int(earlier.name) < generation.number:  # it never runs again
             shutil.rmtree(earlier)
-    ready(spark, settings, generation, folds.matching)
+    ready(spark, settings, generation, folds.matching, erased)
     log.info("pipeline %s, generation %d, code %s", PIPELINE, generation.number, generation.code_version)
     failures: list[ContractError] = []
     progress = Progress(generation, generation.checkpoint(settings))
     spark.streams.addListener(progress)
     histories = generation.histories(settings)
-    query = start(spark, settings, generation, folds, failures)
-    checked = time.monotonic()
+    query = start(spark, settings, generation, folds, failures, erased)
+    checked = asked = time.monotonic()
+    outdated = False
     try:
-        while not stopping.is_set() and not query.awaitTermination(1):
+        while not stopping.is_set() and not outdated and not query.awaitTermination(1):
             heartbeat.beat("running", {**progress.detail, "histories": sizes(histories, folds.matching)})
             if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
                 check_topics(settings)
                 checked = time.monotonic()
+            if time.monotonic() - asked > REFRESH_SECONDS:
+                outdated, asked = _is_outdated(settings, generation), time.monotonic()
     except StreamingQueryException as error:
         heartbeat.beat("failed", {"error": str(error)[:2000]})
         raise (failures[0] if failures else error) from error
@@ -108,6 +114,8 @@ def run(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None:
         time.sleep(0.05)
     query.stop()
     spark.stop()
+    if outdated:
+        raise TransientError("a guest has been erased since this generation began: another one begins")
 
 
 class Folds:
@@ -135,7 +143,12 @@ class Folds:
 
 
 def start(
-    spark: SparkSession, settings: Settings, generation: Generation, folds: Folds, failures: list[ContractError]
+    spark: SparkSession,
+    settings: Settings,
+    generation: Generation,
+    folds: Folds,
+    failures: list[ContractError],
+    erased: Erased,
 ) -> StreamingQuery:
     """Start the streaming query of one generation. ``failures`` receives what Spark would wrap beyond recognition."""
     checkpoint = generation.checkpoint(settings)
@@ -177,13 +190,22 @@ def start(
         compact(batch.sparkSession, table, generation.number, epoch, settings.speed.bucket_epochs)
 
     return (
-        contributions(spark, settings, generation, folds.changes)
+        contributions(spark, settings, generation, folds.changes, erased)
         .writeStream.foreachBatch(commit)
         .option("checkpointLocation", checkpoint.as_uri())
         .trigger(processingTime=f"{settings.speed.trigger_seconds} seconds")
         .queryName(f"speed-{generation.pipeline}-{generation.number}")
         .start()
     )
+
+
+def _is_outdated(settings: Settings, generation: Generation) -> bool:
+    """Whether somebody was erased since the generation began. Nobody knows while the database is away."""
+    try:
+        with connect(settings) as ops:
+            return last_number(ops) > generation.erasures
+    except TransientError:
+        return False
 
 
 def _has_epochs(spark: SparkSession, generation: int) -> bool:

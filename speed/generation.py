@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from changelog.erasures import last_number
 from changelog.positions import Vector, from_json, to_json
 from changelog.topics import offsets_at, start_offsets, topic_ids
 from runtime.errors import ContractError
@@ -31,6 +32,7 @@ class Generation:
     topic_ids: dict[str, str]
     horizon_seconds: int
     batch_services: tuple[str, ...] = ()
+    erasures: int = 0
 
     def checkpoint(self, settings: Settings) -> Path:
         """Spark's checkpoint, on local disk (object stores have no atomic rename)."""
@@ -61,13 +63,15 @@ def newest(connection: Connection, pipeline: str) -> Generation | None:
         row["topic_ids"],
         row["horizon_seconds"],
         tuple(row["batch_services"]),
+        row["erasures"],
     )
 
 
 def begin(settings: Settings, connection: Connection, pipeline: str) -> Generation:
     """Begin the next generation: from the archived position minus the horizon, warm from the archived position on.
 
-    Where nothing is archived yet that is the beginning of the log. Each call begins another one.
+    Where nothing is archived yet that is the beginning of the log. It takes in every erasure that there is. Each call
+    begins another one.
     """
     begun = start_offsets(settings)
     archived = connection.execute("SELECT * FROM archived").fetchall()
@@ -89,7 +93,7 @@ def begin(settings: Settings, connection: Connection, pipeline: str) -> Generati
         taken = [last.number if last else 0, *(int(path.name) for path in directories)]  # a restore may forget some
         connection.execute(
             "INSERT INTO generations (pipeline, generation, code_version, start_vector, warm_vector, topic_ids, "
-            "horizon_seconds, batch_services) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
+            "horizon_seconds, batch_services, erasures) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 pipeline,
                 max(taken) + 1,
@@ -99,6 +103,7 @@ def begin(settings: Settings, connection: Connection, pipeline: str) -> Generati
                 json.dumps(topic_ids(settings)),
                 settings.speed.horizon_seconds,
                 json.dumps(settings.speed.batch_services),
+                last_number(connection),
             ),
         )
     created = newest(connection, pipeline)
@@ -107,7 +112,7 @@ def begin(settings: Settings, connection: Connection, pipeline: str) -> Generati
 
 
 def resume(settings: Settings, connection: Connection, pipeline: str, has_epochs: Callable[[int], bool]) -> Generation:
-    """The generation to run: the newest one, or the first.
+    """The generation to run: the newest one, or the first; another one if a guest has been erased since.
 
     ``has_epochs``: whether a generation has epochs in the speed table. Raises ContractError where going
     on would fold something else than what this generation began with.
@@ -136,4 +141,6 @@ def resume(settings: Settings, connection: Connection, pipeline: str, has_epochs
     checkpoint = generation.checkpoint(settings)
     if not any((checkpoint / "offsets").glob("[0-9]*")) and has_epochs(generation.number):
         raise ContractError(f"{where}: its checkpoint {checkpoint} is lost; {remedy}")
+    if generation.erasures < last_number(connection):
+        return begin(settings, connection, pipeline)
     return generation

@@ -14,6 +14,8 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from changelog.envelope import Entity
+from changelog.erased import Erased
+from changelog.erasures import Watched
 from changelog.exact import parse
 from changelog.positions import Vector
 from changelog.producer import PARTITIONER, Record
@@ -100,7 +102,9 @@ class Capture:
             "transaction.timeout.ms": 300_000,
         })  # fmt: skip
         self._answering(self._producer.init_transactions, TIMEOUT)  # ends what a killed one has left open
-        self._said = Said(settings, settings.home / "cdc" / "said", tuple(PARTS))
+        self._watched = Watched(settings)
+        self._erased = self._watched.now()
+        self._said = Said(settings, settings.home / "cdc" / "said", tuple(PARTS), self._erased)
         self._said.catch_up()
         offset, mark = self._committed()
         bad = read_bad(settings)
@@ -112,11 +116,13 @@ class Capture:
         self._pending = 0
         self._ends: Vector = {}
         self._heard = time.monotonic()
-        self._counts = {"taken": 0, "written": 0, "snapshots": 0}
+        self._counts = {"taken": 0, "written": 0, "snapshots": 0, "erased": 0}
         log.info("going on at offset %d, reading from %d", offset, self._mapper.start)
 
     def step(self) -> None:
         """Take what is there, or wait half a second for it, and write what follows from it."""
+        if self._watched.now() != self._erased:  # what is kept of the guest here goes with the files
+            raise TransientError("a guest has been erased: it begins again without them")
         try:
             entries = self._reader.read(0.5, TAKE)
         except RetentionError as error:
@@ -158,7 +164,10 @@ class Capture:
             self._save()  # what a snapshot says may be written in parts, and nothing else
         for records in self._mapper.take(entry.offset, event):
             for record in records:
-                self._produce(record)
+                if (admitted := admit(record, self._erased)) is not None:
+                    self._produce(admitted)
+                else:
+                    self._counts["erased"] += 1
             if whole and self._pending >= PART:
                 self._commit([])
                 self._said.catch_up(self._ends)
@@ -268,6 +277,15 @@ class Capture:
         self._reader.close()
         self._mapper.close()
         self._said.close()
+
+
+def admit(record: Record, erased: Erased) -> Record | None:
+    """What is written of a record: nothing of an erased guest, and where ``cdc.bad`` keeps such an entity, its end."""
+    if record.topic != BAD_TOPIC:
+        return None if erased.has(record.key) else record
+    current = parse(record.value) if erased and record.value else {}
+    guest = current.get("guestRef", current.get("ref"))
+    return record._replace(value=None) if isinstance(guest, str) and erased.has(guest) else record
 
 
 def is_awaited(mark: Mark | None, connector: dict[str, Any] | None) -> bool:
