@@ -167,7 +167,8 @@ def _tidy(settings: Settings, wanted: re.Pattern[bytes]) -> None:
 
 
 def scrub(database: Database, wanted: re.Pattern[bytes]) -> int:
-    """Put the word ``erased`` in the place of what is found in texts and JSON of a database. Returns in how many rows."""
+    """Put the word ``erased`` in the place of what is found in texts and JSON of a database. Returns in how many
+    rows."""
     found = [row for row in rows_of(database) if any(wanted.search(cell) for cell in row[3].values())]
     touched: set[tuple[str, str]] = set()
     with psycopg.connect(database.dsn, autocommit=True) as connection:

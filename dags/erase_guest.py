@@ -13,8 +13,9 @@ When a task fails, clear it: each can be run again at any time.
 - `request` says that the shop's database still has the guest: it is the source, and has to delete them first.
 - `await_generation` waits for the speed layer, which begins a generation without the guest by itself (`anabranch logs
   speed`).
-- `build`, `publish`: as in full_recompute. A rollback that holds publication holds this up (`anabranch release`).
-- `erase` says that a writer was in the way: it is tried again.
+- `ingest`, `build`, `publish`: as in full_recompute. A rollback that holds publication holds this up (`anabranch
+  release`).
+- `erase` says that a writer was in the way, and is tried again. `clean` needs the databases, and nothing else.
 - `prove` waits. It fails where something is found that time does not help, and names it: clear `erase` and what
   follows. The same by hand: `anabranch erase-guest --resume`.
 """
