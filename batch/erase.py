@@ -101,7 +101,7 @@ def _rewrite(spark: SparkSession, entity: str, ref: str) -> int:
     condition = of_guests([ref])
     number = spark.table(name).where(condition).count()
     if number:
-        content = ", ".join(f"{column} = NULL" for column in CONTENT)
+        content = ", ".join(f"`{column}` = NULL" for column in CONTENT)
         _again(lambda: spark.sql(f"UPDATE {name} SET kind = '{ERASED}', {content} WHERE {condition}").collect())
     return number
 

@@ -97,7 +97,7 @@ class Handler:
         reader = self._reader
         if reader is None:
             raise ValueError("it has not begun")
-        if self._watched.now() != self._erased:  # what is kept of the guest here goes with the files
+        if self._watched.now().number != self._erased.number:  # what is kept of the guest here goes with the files
             raise TransientError("a guest has been erased: it begins again without them")
         try:
             entries = reader.read(IDLE_SECONDS, MOST)

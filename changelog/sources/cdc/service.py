@@ -121,7 +121,7 @@ class Capture:
 
     def step(self) -> None:
         """Take what is there, or wait half a second for it, and write what follows from it."""
-        if self._watched.now() != self._erased:  # what is kept of the guest here goes with the files
+        if self._watched.now().number != self._erased.number:  # what is kept of the guest here goes with the files
             raise TransientError("a guest has been erased: it begins again without them")
         try:
             entries = self._reader.read(0.5, TAKE)
