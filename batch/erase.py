@@ -70,7 +70,7 @@ def erase(spark: SparkSession, settings: Settings, erasure: int) -> Report:
             delete_speed_rows(spark, kept, report.upkeep)
             drop_refs(spark, refs, kept, report.upkeep)
             _empty_heads(spark)
-        _drop_locations(spark, connection, report)
+        _drop_locations(spark, connection, erasure, report)
         faults.point("erase.before-objects")
         report.objects = rewrite(settings, row["ref"], lambda key, etag: _remember(connection, key, etag))
         faults.point("erase.objects-rewritten")
@@ -135,13 +135,13 @@ def _empty_heads(spark: SparkSession) -> None:
             spark.sql(f"CALL {CATALOG}.system.set_current_snapshot(table => '{inner}', ref => '{EMPTY_TAG}')")
 
 
-def _drop_locations(spark: SparkSession, connection: Connection, report: Report) -> None:
+def _drop_locations(spark: SparkSession, connection: Connection, erasure: int, report: Report) -> None:
     """Tables of replays and experiments that have not taken the erasure in, and what killed comparisons left."""
     rows = connection.execute(
-        "SELECT DISTINCT location FROM runs WHERE state = 'retired' AND location <> %s", (SERVED_LOCATION,)
-    ).fetchall()
-    kept = connection.execute("SELECT DISTINCT location FROM runs WHERE state <> 'retired'").fetchall()
-    gone = {row["location"] for row in rows} - {row["location"] for row in kept} - set(RESERVED)
+        "SELECT DISTINCT ON (location) location, coalesce(erasures, 0) AS erasures FROM runs LEFT JOIN generations "
+        "USING (pipeline, generation) WHERE location <> %s ORDER BY location, started_at DESC", (SERVED_LOCATION,)
+    ).fetchall()  # fmt: skip
+    gone = {row["location"] for row in rows if row["erasures"] < erasure} - set(RESERVED)
     for namespace in sorted({*gone, "scratch"}):
         for table in tables_of(spark, namespace):
             try:

@@ -10,7 +10,7 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -34,9 +34,16 @@ from changelog.derived import (
 from changelog.envelope import guest_ref
 from changelog.erasures import Watched
 from changelog.latest import updates
-from changelog.positions import Vector, to_json
+from changelog.positions import Vector, covers, to_json
 from changelog.reader import Entry, Reader
-from changelog.topics import check_topics, committed_offsets, end_offsets, start_offsets, topic_ids
+from changelog.topics import (
+    acknowledged_offsets,
+    check_topics,
+    committed_offsets,
+    end_offsets,
+    start_offsets,
+    topic_ids,
+)
 from runtime import faults, ops
 from runtime.errors import ContractError, RetentionError, TransientError
 from runtime.heartbeat import Heartbeat
@@ -139,6 +146,7 @@ class Deriver:
         if erased.number <= self._buried or reader is None:
             return 0
         self._changes.erased = erased
+        await_own(self._settings, [latest_topic(entity) for entity in DERIVED])
         made = [
             burial(entity, update.partition, update.ref, reader.positions[topic_of(entity)][update.partition],
                    erased.number)
@@ -226,6 +234,16 @@ class Deriver:
         if self._reader is not None:
             self._reader.close()
         self._changes.close()
+
+
+def await_own(settings: Settings, topics: Sequence[str]) -> None:
+    """Wait until all that was acknowledged in topics can be read. Kafka makes a transaction readable a moment after it
+    has answered that it is committed. Raises TransientError if that moment does not come."""
+    deadline = time.monotonic() + TIMEOUT
+    while not covers(end_offsets(settings, topics), acknowledged_offsets(settings, topics)):
+        if time.monotonic() > deadline:
+            raise TransientError(f"a transaction is open in one of {', '.join(topics)}: nobody else may write there")
+        time.sleep(0.05)
 
 
 @contextmanager

@@ -49,9 +49,8 @@ def publish_initial(settings: Settings, pipeline: str = "main") -> Published:
         _recover(settings, connection)
         done = connection.execute("SELECT 1 FROM publications WHERE pipeline = %s", (pipeline,)).fetchone()
         if done:
-            _ensure_schemas(
-                settings, trino.connect(settings), is_hiding(connection)
-            )  # views that depend on no publication may be new
+            # views that depend on no publication may be new
+            _ensure_schemas(settings, trino.connect(settings), is_hiding(connection))
             return Published(None, "initial", ())
         first = connection.execute(
             "SELECT generation, start_vector FROM generations WHERE pipeline = %s ORDER BY generation LIMIT 1",

@@ -28,6 +28,7 @@ from runtime import ops
 from runtime.settings import Settings
 from serving.compare import compare
 from serving.erasure import request
+from tests.faults.test_kills import go_on, run_until_killed, stop
 from tests.services import (
     READ,
     assert_exact,
@@ -192,6 +193,7 @@ def test_control_before_the_erasure_the_search_finds_the_guest_in_every_store(
 
 def test_a_request_hides_the_guest_at_once_and_nothing_else_changes(platform: Settings, lake: SparkSession) -> None:
     before = served(platform)
+    stop(platform, "derive")
     process = start("erase-guest", GUEST, ANABRANCH_KILL_AT=POINTS[0])
     process.communicate(timeout=240)
     assert process.returncode == -9
@@ -205,6 +207,15 @@ def test_a_request_hides_the_guest_at_once_and_nothing_else_changes(platform: Se
     assert query(platform, f"SELECT count(*) FROM ops.audit WHERE guest_ref = '{OTHER}'")[0][0] > 10
     assert json.loads(run("audit", "--guest", GUEST, "--json"))["total"] == 0
     assert_verified(lake, platform)
+    run_until_killed("changelog.derive", "derive.buried")
+    assert state(platform)["derived_at"] is None
+    go_on(platform, "derive")
+    until(lambda: state(platform)["derived_at"] is not None, 60, "the newest versions are taken away")
+    for entity in DERIVED:
+        newest = [json.loads(line) for line in run("latest", entity, "--json").splitlines()]
+        guests = {one["current"].get("guestRef", one["ref"]) for one in newest}
+        assert GUEST not in guests
+        assert OTHER in guests
 
 
 def test_nothing_of_the_guest_goes_in_any_more(platform: Settings, tmp_path: Path) -> None:
