@@ -6,7 +6,8 @@ from all views with the first task. Then the log is folded without them and publ
 rewritten, and whatever counted them is retired with its snapshots and backups. The last task searches every store, once
 an hour, until Kafka's retention has passed and nothing is found; then who it was is forgotten. It cannot be taken back.
 
-Who was asked for is scrubbed from this form as well. `anabranch erasures` lists how far each one is.
+Asked for once more, it takes away what has named the guest since. Who was asked for is scrubbed from this form as well.
+`anabranch erasures` lists how far each one is.
 
 When a task fails, clear it: each can be run again at any time.
 

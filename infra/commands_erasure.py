@@ -89,6 +89,8 @@ def _rewrite(settings: Settings, erasure: int, again: bool) -> None:
         row = row_of(connection, erasure)
     if row["state"] == "done" or (row["state"] == "waiting" and not again):
         return
+    if row["state"] == "requested":
+        publication.refresh(settings)  # who was killed as it was requested has not hidden the guest
     if row["state"] == "requested" and not is_published(settings, erasure):
         with Spinner("waiting for a generation of the speed layer without the guest"):
             _await_generation(settings, erasure)
@@ -148,7 +150,7 @@ def _say(proof: Proof, as_json: bool) -> None:
         typer.echo(json.dumps(proof.to_json()))
         return
     if not proof.stores:
-        typer.echo("done")
+        typer.echo("done already")
         return
     table = Table("store", "searched", "found", "places")
     for store in proof.stores:

@@ -26,7 +26,8 @@ def request(settings: Settings, ref: str, purge: bool = False, despite_source: b
     """Record that a guest is to be erased, and hide him from everything that is served. Returns the erasure's number.
 
     From here on nothing of the guest goes into the log, and it cannot be taken back. A second call with the same ref
-    returns the same number, and lets ``purge`` be asked for later. Raises TerminalError while the shop's database still
+    returns the same number, and lets ``purge`` be asked for later; of one that is done it begins the search again, and
+    the rewriting of what has named the guest since. Raises TerminalError while the shop's database still
     has the guest, unless ``despite_source``: capture and drift would want to bring him back for ever.
     """
     if not ref or ref == SCRUBBED:
@@ -56,8 +57,12 @@ def request(settings: Settings, ref: str, purge: bool = False, despite_source: b
                 ).fetchone()
             assert row is not None
             faults.point("erase.requested")
-        elif purge:
-            connection.execute("UPDATE erasures SET purge = true WHERE erasure = %s", (row["erasure"],))
+        else:
+            connection.execute(
+                "UPDATE erasures SET purge = purge OR %(purge)s, ref = %(ref)s, finished_at = NULL, "
+                "state = CASE state WHEN 'done' THEN 'published' ELSE state END WHERE erasure = %(erasure)s",
+                {"purge": purge, "ref": ref, "erasure": row["erasure"]},
+            )
     if row["state"] == "requested":
         refresh(settings)
     return int(row["erasure"])
