@@ -170,7 +170,7 @@ def scrub(database: Database, wanted: re.Pattern[bytes]) -> int:
     """Put the word ``erased`` in the place of what is found in texts and JSON of a database. Returns in how many
     rows."""
     found = [row for row in rows_of(database) if any(wanted.search(cell) for cell in row[3].values())]
-    touched: set[tuple[str, str]] = set()
+    touched: list[tuple[str, str]] = []
     with psycopg.connect(database.dsn, autocommit=True) as connection:
         for schema, table, place, cells in found:
             if (schema, table) == ("public", REQUESTS):
@@ -182,16 +182,17 @@ def scrub(database: Database, wanted: re.Pattern[bytes]) -> int:
                 if wanted.search(cell) and types[column].startswith(TEXTS)
             }
             if changed:
-                name, touched = sql.Identifier(schema, table), touched | {(schema, table)}
+                name = sql.Identifier(schema, table)
+                touched.append((schema, table))
                 setting = sql.SQL(", ").join(
                     sql.SQL("{} = %s::{}").format(sql.Identifier(column), sql.Identifier(types[column]))
                     for column in changed
                 )
                 statement = sql.SQL("UPDATE {} SET {} WHERE ctid = %s::tid").format(name, setting)
                 connection.execute(statement, (*changed.values(), place))
-        for schema, table in touched:
+        for schema, table in set(touched):
             connection.execute(sql.SQL("VACUUM {}").format(sql.Identifier(schema, table)))
-    return len(found)
+    return len(touched)
 
 
 TEXTS = ("text", "json", "varchar")

@@ -3,6 +3,8 @@
 import contextlib
 import time
 
+import psycopg
+
 from changelog.erased import NOBODY, Erased, digest
 from runtime import ops
 from runtime.errors import ContractError, TransientError
@@ -89,5 +91,8 @@ class Watched:
         return self._erased
 
     def _read(self) -> Erased:
-        with ops.connect(self._settings) as connection:
-            return (served if self._only_served else recorded)(self._settings, connection)
+        try:
+            with ops.connect(self._settings) as connection:
+                return (served if self._only_served else recorded)(self._settings, connection)
+        except psycopg.Error as error:
+            raise TransientError(f"the operations database did not answer: {error}") from error

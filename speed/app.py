@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 
+import psycopg
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -204,7 +205,7 @@ def _is_outdated(settings: Settings, generation: Generation) -> bool:
     try:
         with connect(settings) as ops:
             return last_number(ops) > generation.erasures
-    except TransientError:
+    except (TransientError, psycopg.Error):
         return False
 
 

@@ -18,10 +18,11 @@ from pyspark.sql import SparkSession
 
 from batch.erasure import Proof, prove
 from batch.plan import Plan
-from batch.search import InTopic
+from batch.search import in_topics
 from changelog.commands.client import await_outcome, send
 from changelog.derived import DERIVED, latest_topic
 from changelog.envelope import encode, envelope
+from changelog.erased import pattern
 from changelog.producer import Record
 from changelog.topics import admin, end_offsets
 from runtime import ops
@@ -305,14 +306,13 @@ def compaction_passes(settings: Settings) -> None:
         ]
         for future in client.incremental_alter_configs(resources).values():
             future.result(30)
-    number = number_of_erasure(settings)
-    seeds = count(700)
+    row, seeds = state(settings), count(700)
+    wanted = pattern((row["ref"], *row["identifying"]))
 
     def gone() -> bool:
         feed(settings, shop(next(seeds), 100))
         await_derived(settings)
-        topics = [store for store in prove(settings, GUEST, number).stores if isinstance(store, InTopic)]
-        return not any(store.number for store in topics)
+        return not any(topic.number for topic in in_topics(settings, wanted))
 
     until(gone, 180, "the cleaner has passed the guest's newest versions")
 
