@@ -26,14 +26,15 @@ from psycopg import sql
 from batch.backlog import committed_vector
 from batch.backup import backup
 from batch.search import REQUESTS, Found, InTopic, files, rows_of, search
-from changelog.commands.schema import COMMANDS, command_topic
+from changelog.commands.schema import COMMANDS, OUTCOMES, command_topic
 from changelog.commands.service import GROUP as COMMANDS_GROUP
 from changelog.derive import SOURCES
-from changelog.derived import DERIVED, GROUP, derived_topics, latest_topic
+from changelog.derived import BOUNDED, DERIVED, GROUP, latest_topic
 from changelog.erased import digest, pattern
 from changelog.erasures import secret_of, served_number
 from changelog.positions import Vector, covers, from_json
 from changelog.sources.cdc import stream
+from changelog.sources.cdc.mapper import BAD_TOPIC
 from changelog.topics import TIMEOUT, admin, committed_offsets
 from runtime import faults, ops
 from runtime.errors import ConflictError, TerminalError, TransientError
@@ -262,19 +263,23 @@ def _name(topic: InTopic) -> str:
 
 def _bound_compaction(settings: Settings) -> None:
     """Let compacted topics that were made before forget what is deleted within the time that new ones do."""
-    wanted = {topic: config for topic, config in derived_topics(settings).items() if "max.compaction.lag.ms" in config}
-    resources = []
-    for topic, config in wanted.items():
-        entry = ConfigEntry(
-            "max.compaction.lag.ms", config["max.compaction.lag.ms"], incremental_operation=AlterConfigOpType.SET
-        )
-        resources.append(ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry]))
-    client = admin(settings)
-    there = client.describe_configs([ConfigResource(ResourceType.TOPIC, topic) for topic in wanted])
-    set_ = {one.name: int(future.result(TIMEOUT)["max.compaction.lag.ms"].value) for one, future in there.items()}
-    longer = [one for one in resources if set_[one.name] > int(wanted[one.name]["max.compaction.lag.ms"])]
-    for future in client.incremental_alter_configs(longer).values() if longer else ():
-        future.result(TIMEOUT)
+    client = admin(settings)  # has to live as long as its futures
+    compacted = {*(latest_topic(entity) for entity in DERIVED), BAD_TOPIC} & client.list_topics(
+        timeout=TIMEOUT
+    ).topics.keys()
+    there = client.describe_configs([ConfigResource(ResourceType.TOPIC, topic) for topic in sorted(compacted)])
+    longer = []
+    for resource, future in there.items():
+        found = future.result(TIMEOUT)
+        entries = [
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+            for name, value in BOUNDED.items()
+            if int(found[name].value) > int(value)
+        ]
+        if entries:
+            longer.append(ConfigResource(ResourceType.TOPIC, resource.name, incremental_configs=entries))
+    for altered in client.incremental_alter_configs(longer).values() if longer else ():
+        altered.result(TIMEOUT)
 
 
 def read_positions(settings: Settings) -> Vector:
@@ -304,25 +309,29 @@ def read_positions(settings: Settings) -> Vector:
     return positions
 
 
+def purgeable(waiting: Iterable[Waiting], positions: Vector) -> list[Waiting]:
+    """What may be cut off: in topics of ``PURGED``, where every reader of ours (:func:`read_positions`) is past it."""
+    return [
+        one
+        for one in waiting
+        if one.topic.startswith(PURGED)
+        and one.topic not in (OUTCOMES, BAD_TOPIC)
+        and positions.get(one.topic, {}).get(one.partition, one.last + 1) > one.last
+    ]
+
+
 def purge(settings: Settings, waiting: Iterable[Waiting]) -> list[Waiting]:
     """Let Kafka forget everything up to the guest's last record in each partition, others' included, where all who read
     it here are past that. Returns what was cut off. A second call finds nothing left; consumers of ``patch.*`` that are
     behind miss what is cut off."""
-    positions, cut = read_positions(settings), []
-    for one in waiting:
-        readers = positions.get(one.topic, {}).get(one.partition)
-        if one.topic in (latest_topic(entity) for entity in DERIVED) or not one.topic.startswith(PURGED):
-            continue
-        if one.topic == "command.outcomes" or one.topic == "cdc.bad" or (readers is not None and readers <= one.last):
-            continue
-        cut.append(one)
-    if cut:
-        places = [TopicPartition(one.topic, one.partition, one.last + 1) for one in cut]
-        try:
-            for future in admin(settings).delete_records(places).values():
-                future.result(TIMEOUT)
-        except KafkaException as error:
-            raise TransientError(f"Kafka at {settings.kafka.bootstrap} did not cut off {places}: {error}") from error
+    cut = purgeable(waiting, read_positions(settings))
+    places = [TopicPartition(one.topic, one.partition, one.last + 1) for one in cut]
+    client = admin(settings)  # has to live as long as its futures
+    try:
+        for future in client.delete_records(places).values() if places else ():
+            future.result(TIMEOUT)
+    except KafkaException as error:
+        raise TransientError(f"Kafka at {settings.kafka.bootstrap} did not cut off {places}: {error}") from error
     return cut
 
 

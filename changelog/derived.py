@@ -33,6 +33,10 @@ def patch_topic(entity: str) -> str:
     return f"patch.{entity}"
 
 
+BOUNDED = {"max.compaction.lag.ms": str(24 * HOUR_MS)}
+"""Of compacted topics: so that what is deleted goes, however little is written."""
+
+
 def derived_topics(settings: Settings) -> dict[str, dict[str, str]]:
     """Every derived topic, and what its configuration has that the changelog's has not."""
     common = {"max.message.bytes": str(MAX_DERIVED_BYTES)}
@@ -40,7 +44,7 @@ def derived_topics(settings: Settings) -> dict[str, dict[str, str]]:
         "cleanup.policy": "compact",
         "segment.ms": str(HOUR_MS),  # the newest segment is never compacted
         "delete.retention.ms": str(24 * HOUR_MS),
-        "max.compaction.lag.ms": str(24 * HOUR_MS),  # so that what is deleted goes, however little is written
+        **BOUNDED,
     }
     return {
         **{latest_topic(entity): {**common, **compacted} for entity in DERIVED},

@@ -22,7 +22,7 @@ from changelog.producer import PARTITIONER, Record
 from changelog.reader import Entry, Reader
 from changelog.said import Said
 from changelog.sources.cdc import capture, events, stream
-from changelog.sources.cdc.mapper import BAD_TOPIC, PARTS, Mapper, Mark, Name
+from changelog.sources.cdc.mapper import BAD_TOPIC, PARTS, Mapper, Mark, Name, bad_key
 from changelog.topics import MAX_RECORD_BYTES, offsets_at, start_offsets
 from runtime import faults
 from runtime.errors import RetentionError, TerminalError, TransientError
@@ -108,6 +108,9 @@ class Capture:
         self._said.catch_up()
         offset, mark = self._committed()
         bad = read_bad(settings)
+        gone = [name for name, current in bad.items() if is_of_erased(current, self._erased)]
+        for name in gone:
+            del bad[name]
         rows = settings.home / "cdc" / "snapshot"
         self._mapper = Mapper(self._said, settings.cdc.refs, rows, mark, offset, bad, self._before)
         self._reader = Reader(settings, {stream.TOPIC: {0: self._mapper.start}}, 100, stream.GROUP)
@@ -118,6 +121,10 @@ class Capture:
         self._heard = time.monotonic()
         self._counts = {"taken": 0, "written": 0, "snapshots": 0, "erased": 0}
         log.info("going on at offset %d, reading from %d", offset, self._mapper.start)
+        for name in gone:  # nobody will ever say of them again that they are no longer bad
+            self._produce(Record(BAD_TOPIC, bad_key(name), None))
+        if gone:
+            self._commit([])
 
     def step(self) -> None:
         """Take what is there, or wait half a second for it, and write what follows from it."""
@@ -283,9 +290,14 @@ def admit(record: Record, erased: Erased) -> Record | None:
     """What is written of a record: nothing of an erased guest, and where ``cdc.bad`` keeps such an entity, its end."""
     if record.topic != BAD_TOPIC:
         return None if erased.has(record.key) else record
-    current = parse(record.value) if erased and record.value else {}
+    is_kept = not record.value or not is_of_erased(parse(record.value), erased)
+    return record if is_kept else record._replace(value=None)
+
+
+def is_of_erased(current: Entity, erased: Erased) -> bool:
+    """Whether an entity, valid or not, says that it is an erased guest's."""
     guest = current.get("guestRef", current.get("ref"))
-    return record._replace(value=None) if isinstance(guest, str) and erased.has(guest) else record
+    return isinstance(guest, str) and erased.has(guest)
 
 
 def is_awaited(mark: Mark | None, connector: dict[str, Any] | None) -> bool:
