@@ -36,6 +36,10 @@ from runtime.spark import CATALOG, job
 log = logging.getLogger("erase")
 
 ATTEMPTS = 8
+"""So often one change of one table is tried."""
+
+TIMES = 3
+"""So often all of it is, where a writer was in the way of something."""
 
 
 @dataclass
@@ -159,7 +163,14 @@ def main(argv: list[str] | None = None) -> int:
     settings = Settings()
 
     def work(spark: SparkSession) -> int:
-        print(json.dumps(asdict(erase(spark, settings, arguments.erasure))))
+        for attempt in range(TIMES):
+            try:
+                print(json.dumps(asdict(erase(spark, settings, arguments.erasure))))
+                break
+            except ConflictError as error:
+                if attempt + 1 == TIMES:
+                    raise
+                log.info("%s", error)
         return 0
 
     return job(settings, "erase", BATCH_CONF, work)
