@@ -118,6 +118,11 @@ def folded_by(spark: SparkSession, name: str, snapshot: int) -> str | None:
     return _properties(spark, name, snapshot).get("anabranch.code")
 
 
+def taken_in(spark: SparkSession, name: str, snapshot: int) -> int:
+    """The last of the erasures that a snapshot was folded without."""
+    return int(_properties(spark, name, snapshot).get("anabranch.erasures", "0"))
+
+
 def _properties(spark: SparkSession, name: str, snapshot: int) -> dict[str, str]:
     found = _table(spark, name).snapshot(snapshot)
     return dict(found.summary()) if found else {}

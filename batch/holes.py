@@ -18,6 +18,7 @@ from pyspark.sql.window import Window
 from changelog.archive.ranges import gaps
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CLASSIFIED_DDL, RECORD, classify_batch
+from changelog.erased import Erased
 from changelog.positions import Vector
 from changelog.reader import Entry, Reader
 from changelog.topics import committed_offsets, start_offsets
@@ -79,7 +80,9 @@ def stretches_of(records: DataFrame) -> Stretches:
     return found
 
 
-def look_up(spark: SparkSession, settings: Settings, holes: list[Hole], log_starts: Vector) -> DataFrame | None:
+def look_up(
+    spark: SparkSession, settings: Settings, holes: list[Hole], log_starts: Vector, erased: Erased
+) -> DataFrame | None:
     """What Kafka still has of ``holes``, classified (``CLASSIFIED_DDL``); None if it has none of their ranges."""
     there = [
         Hole(hole.topic, hole.partition, first, hole.last)
@@ -91,7 +94,7 @@ def look_up(spark: SparkSession, settings: Settings, holes: list[Hole], log_star
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from _read(settings, work[number])
+                yield from _read(settings, work[number], erased)
 
     if not work:
         return None
@@ -110,7 +113,7 @@ def read_together(holes: Iterable[Hole]) -> list[list[Hole]]:
     return groups
 
 
-def _read(settings: Settings, holes: list[Hole]) -> Iterator[pa.RecordBatch]:
+def _read(settings: Settings, holes: list[Hole], erased: Erased) -> Iterator[pa.RecordBatch]:
     """The committed records in one of the groups of :func:`read_together`, classified."""
     topic, partition, end = holes[0].topic, holes[0].partition, holes[-1].last + 1
     firsts = [hole.first for hole in holes]
@@ -129,7 +132,7 @@ def _read(settings: Settings, holes: list[Hole]) -> Iterator[pa.RecordBatch]:
                 for entry in entries if is_inside(entry)
             ]  # fmt: skip
             if records:
-                yield classify_batch(pa.RecordBatch.from_pylist(records, schema=RECORD))
+                yield classify_batch(pa.RecordBatch.from_pylist(records, schema=RECORD), erased)
 
 
 def unproven(settings: Settings, holes: Sequence[Hole]) -> list[Hole]:

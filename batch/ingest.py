@@ -39,6 +39,8 @@ from changelog.archive.columnar import archive_name
 from changelog.archive.objects import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE, IDENTITY
+from changelog.erased import Erased
+from changelog.erasures import served
 from changelog.positions import Vector, covers, to_json
 from changelog.topics import check_topics, end_offsets, start_offsets, topic_ids
 from changelog.typed import entity_columns, typed
@@ -103,7 +105,8 @@ def _pass(
     if not objects and covers(position, stored) and not tails(settings, position, end_offsets(settings)):
         return set()
     log.info("reading %d objects", len(objects))
-    read = read_objects(spark, settings.s3, objects, position).persist()
+    erased = served(settings, ops)
+    read = read_objects(spark, settings.s3, objects, position, erased).persist()
     try:
         about = read.where(F.col("kind").isin(*ABOUT)).drop("key", "value").collect()
         found: Stretches = {}
@@ -115,7 +118,7 @@ def _pass(
         records = read.where(~F.col("kind").isin(*ABOUT)).drop("object", "etag")
         for place, end in withheld(settings, ends_of(found, position), stored):
             found.setdefault(place, []).append((end, end - 1))  # nothing, behind a hole
-        records, empty, until = _without_holes(spark, settings, records, found, position, accept, report)
+        records, empty, until = _without_holes(spark, settings, records, found, position, accept, report, erased)
         records = records.where(_below(until))
         duplicates = _duplicates(spark, snapshots, records).persist()
         try:
@@ -167,6 +170,7 @@ def _without_holes(
     position: Vector,
     accept: tuple[Hole, ...],
     report: Report,
+    erased: Erased,
 ) -> tuple[DataFrame, list[Hole], Vector]:
     """Records with their holes mended, the ranges proven empty, the tails too, and where each partition must stop."""
     until: Vector = {topic: dict.fromkeys(partitions, sys.maxsize) for topic, partitions in position.items()}
@@ -176,7 +180,7 @@ def _without_holes(
         return records, empty, until
     starts = start_offsets(settings)
     whole = {place: list(stretches) for place, stretches in found.items()}
-    mended = look_up(spark, settings, holes, starts)
+    mended = look_up(spark, settings, holes, starts, erased)
     if mended is not None:
         mended = mended.persist()
         report.mended += mended.count()

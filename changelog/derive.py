@@ -11,7 +11,7 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -25,16 +25,27 @@ from changelog.derived import (
     GROUP,
     MAX_DERIVED_BYTES,
     Derived,
+    burial,
     derive,
     derived_topics,
     latest_topic,
     patch_topic,
     source_of,
 )
-from changelog.positions import Vector, to_json
+from changelog.envelope import guest_ref
+from changelog.erasures import Watched
+from changelog.latest import updates
+from changelog.positions import Vector, covers, to_json
 from changelog.reader import Entry, Reader
-from changelog.topics import check_topics, committed_offsets, end_offsets, start_offsets, topic_ids
-from runtime import faults
+from changelog.topics import (
+    acknowledged_offsets,
+    check_topics,
+    committed_offsets,
+    end_offsets,
+    start_offsets,
+    topic_ids,
+)
+from runtime import faults, ops
 from runtime.errors import ContractError, RetentionError, TransientError
 from runtime.heartbeat import Heartbeat
 from runtime.service import serve
@@ -96,6 +107,7 @@ def derive_on(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None
         while not stopping.is_set():
             heartbeat.beat("running", deriver.detail())
             deriver.step()
+            deriver.bury()
             if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
                 check_contract(settings)
                 checked = time.monotonic()
@@ -116,6 +128,13 @@ class Deriver:
             "message.max.bytes": MAX_DERIVED_BYTES, "queue.buffering.max.kbytes": 262_144,
         })  # fmt: skip
         self._changes = Changes(settings, state(settings))
+        self._watched = Watched(settings)
+        self._changes.erased = self._watched.now()
+        with ops.connect(settings) as connection:
+            row = connection.execute(
+                "SELECT max(erasure) AS last FROM erasures WHERE derived_at IS NOT NULL"
+            ).fetchone()
+        self._buried: int = (row and row["last"]) or 0
         self._reader: Reader | None = None
         self._committed: Vector = {}
         self._committed_at = self._kept_at = time.monotonic()
@@ -140,6 +159,36 @@ class Deriver:
         if entries or (moved and waited) or self._keeps():
             self.write(entries, reader.positions, reader.group())
         return len(entries)
+
+    def bury(self) -> int:
+        """Write what takes away the newest versions of guests who were erased since; nothing of theirs is derived from
+        then on. Returns how many versions there were. Killed on the way, the next one finds what is left."""
+        erased, reader = self._watched.now(), self._reader
+        if erased.number <= self._buried or reader is None:
+            return 0
+        self._changes.erased = erased
+        await_own(self._settings, [latest_topic(entity) for entity in DERIVED])
+        made = [
+            burial(entity, update.partition, update.ref, reader.positions[topic_of(entity)][update.partition],
+                   erased.number)
+            for entity in DERIVED
+            for update in updates(self._settings, entity, follow=False)
+            if update.version and erased.has(guest_ref(entity, {"current": update.version.current}))
+        ]  # fmt: skip
+        if made:
+            with answering(self._settings):
+                self._producer.begin_transaction()
+                for one in made:
+                    self._produce(one)
+                faults.point("derive.buried")
+                self._producer.commit_transaction(TIMEOUT)
+        with ops.connect(self._settings) as connection:
+            connection.execute(
+                "UPDATE erasures SET derived_at = now() WHERE erasure <= %s AND derived_at IS NULL", (erased.number,)
+            )
+        self._buried = erased.number
+        log.info("%d newest versions of erased guests are taken away", len(made))
+        return len(made)
 
     def write(self, entries: list[Entry], positions: Vector, group: object) -> None:
         """Write what follows from ``entries``, and that the log is read up to ``positions``: both or neither."""
@@ -206,6 +255,16 @@ class Deriver:
         if self._reader is not None:
             self._reader.close()
         self._changes.close()
+
+
+def await_own(settings: Settings, topics: Sequence[str]) -> None:
+    """Wait until all that was acknowledged in topics can be read. Kafka makes a transaction readable a moment after it
+    has answered that it is committed. Raises TransientError if that moment does not come."""
+    deadline = time.monotonic() + TIMEOUT
+    while not covers(end_offsets(settings, topics), acknowledged_offsets(settings, topics)):
+        if time.monotonic() > deadline:
+            raise TransientError(f"a transaction is open in one of {', '.join(topics)}: nobody else may write there")
+        time.sleep(0.05)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from infra import (
     commands_cdc,
     commands_command,
     commands_dead_letters,
+    commands_erasure,
     commands_latest,
     commands_log,
     commands_operations,
@@ -36,6 +37,7 @@ for commands in (
     commands_views,
     commands_audit,
     commands_operations,
+    commands_erasure,
 ):
     commands.register(app)
 

@@ -132,6 +132,7 @@ def initialise(programs: Programs, profile: Profile | None = None) -> Settings:
         }
         for name in ("catalog", "ops"):
             written[name] = database(name, name, ports)
+    written.setdefault("erasure_secret", secrets.token_urlsafe(24))
     written.setdefault("airflow", airflow_secrets(Ports(written["port_base"])))
     written.setdefault("shop", database("shop", "shop", Ports(written["port_base"])))
     written.setdefault("cdc", cdc_settings(Ports(written["port_base"])))

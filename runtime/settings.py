@@ -254,6 +254,9 @@ class Settings(BaseSettings):
     profile: Profile = "core"
     postgres_password: SecretStr = SecretStr("")
     supervisor_password: SecretStr = SecretStr("")
+    erasure_secret: SecretStr = SecretStr("")
+    """Key of the hashes by which erased guests are told. Lost, nobody can tell any more who was erased."""
+
     kafka: Kafka = Kafka()
     s3: ObjectStore = ObjectStore()
     catalog: Database = Database(name="catalog", user="catalog")

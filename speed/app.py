@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 
+import psycopg
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -30,6 +31,8 @@ from pyspark.sql.streaming.listener import (
 )
 from pyspark.sql.streaming.query import StreamingQuery
 
+from changelog.erased import Erased
+from changelog.erasures import REFRESH_SECONDS, last_number, recorded
 from changelog.positions import to_json
 from changelog.topics import check_topics, start_offsets
 from runtime import faults
@@ -91,9 +94,9 @@ def run(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None:
         spark = session(settings, "anabranch-speed", settings.speed.driver_memory, conf)
         folds = Folds(settings.speed.batch_services)
         ensure_table(spark, PIPELINE, folds.contributions, settings.speed.bucket_epochs)
-        generation = prepare(spark, settings, heartbeat, stopping, folds)
-        if generation is not None:
-            work(spark, settings, heartbeat, stopping, generation, folds)
+        prepared = prepare(spark, settings, heartbeat, stopping, folds)
+        if prepared is not None:
+            work(spark, settings, heartbeat, stopping, *prepared, folds)
         spark.stop()
 
 
@@ -115,9 +118,10 @@ def alone(settings: Settings) -> Iterator[None]:
 
 def prepare(
     spark: SparkSession, settings: Settings, heartbeat: Heartbeat, stopping: Event, folds: "Folds"
-) -> Generation | None:
+) -> tuple[Generation, Erased] | None:
     """The generation to run, with its state where it has to be: the one that goes on, or another one where what that
-    needs is lost. None if it was told to stop meanwhile: it waits for the archive to reach what Kafka still has."""
+    needs is lost; and who is erased in it. None if it was told to stop meanwhile: it waits for the archive to reach
+    what Kafka still has."""
     said = ""
     while not stopping.is_set():
         try:
@@ -131,7 +135,7 @@ def prepare(
     return None
 
 
-def _prepared(spark: SparkSession, settings: Settings, ops: Connection, folds: "Folds") -> Generation:
+def _prepared(spark: SparkSession, settings: Settings, ops: Connection, folds: "Folds") -> tuple[Generation, Erased]:
     generation, starts = resume(settings, ops, PIPELINE), start_offsets(settings)
     try:
         position = check_state(settings, generation, _newest_epoch(spark, generation.number), folds.matching, starts)
@@ -145,10 +149,11 @@ def _prepared(spark: SparkSession, settings: Settings, ops: Connection, folds: "
     for earlier in generation.identities(settings).parent.glob("[0-9]*"):
         if int(earlier.name) < generation.number:  # it never runs again
             shutil.rmtree(earlier)
-    fill_identities(spark, settings, ops, generation, position, starts)
-    ready(spark, settings, generation, folds.matching)
+    erased = recorded(settings, ops, generation.erasures)
+    fill_identities(spark, settings, ops, generation, position, starts, erased)
+    ready(spark, settings, generation, folds.matching, erased)
     log.info("pipeline %s, generation %d, code %s", PIPELINE, generation.number, generation.code_version)
-    return generation
+    return generation, erased
 
 
 def work(
@@ -157,6 +162,7 @@ def work(
     heartbeat: Heartbeat,
     stopping: Event,
     generation: Generation,
+    erased: Erased,
     folds: "Folds",
 ) -> None:
     """Run the stream until it is time to stop. Raises what ended it otherwise; what was found lost or damaged meanwhile
@@ -165,14 +171,17 @@ def work(
     progress = Progress(generation, generation.checkpoint(settings))
     spark.streams.addListener(progress)
     histories = generation.histories(settings)
-    query = start(spark, settings, generation, folds, failures)
-    checked = time.monotonic()
+    query = start(spark, settings, generation, folds, failures, erased)
+    checked = asked = time.monotonic()
+    outdated = False
     try:
-        while not stopping.is_set() and not query.awaitTermination(1):
+        while not stopping.is_set() and not outdated and not query.awaitTermination(1):
             heartbeat.beat("running", {**progress.detail, "histories": sizes(histories, folds.matching)})
             if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
                 check_topics(settings)
                 checked = time.monotonic()
+            if time.monotonic() - asked > REFRESH_SECONDS:
+                outdated, asked = _is_outdated(settings, generation), time.monotonic()
     except StreamingQueryException as error:
         heartbeat.beat("failed", {"error": str(error)[:2000]})
         if DAMAGED.search(str(error)):
@@ -188,6 +197,8 @@ def work(
     ):
         time.sleep(0.05)
     query.stop()
+    if outdated:
+        raise TransientError("a guest has been erased since this generation began: another one begins")
 
 
 class Folds:
@@ -215,7 +226,12 @@ class Folds:
 
 
 def start(
-    spark: SparkSession, settings: Settings, generation: Generation, folds: Folds, failures: list[LostStateError]
+    spark: SparkSession,
+    settings: Settings,
+    generation: Generation,
+    folds: Folds,
+    failures: list[LostStateError],
+    erased: Erased,
 ) -> StreamingQuery:
     """Start the streaming query of one generation. ``failures`` receives what Spark would wrap beyond recognition."""
     checkpoint = generation.checkpoint(settings)
@@ -257,7 +273,7 @@ def start(
         compact(batch.sparkSession, table, generation.number, epoch, settings.speed.bucket_epochs)
 
     return (
-        contributions(spark, settings, generation, folds.changes)
+        contributions(spark, settings, generation, folds.changes, erased)
         .writeStream.foreachBatch(commit)
         .option("checkpointLocation", checkpoint.as_uri())
         .trigger(processingTime=f"{settings.speed.trigger_seconds} seconds")
@@ -270,6 +286,15 @@ def _newest_epoch(spark: SparkSession, generation: int) -> int:
     """The newest epoch of a generation in the speed table; -1 if there is none."""
     (row,) = spark.table(table_name(PIPELINE)).where(F.col("generation") == generation).agg(F.max("epoch")).collect()
     return -1 if row[0] is None else int(row[0])
+
+
+def _is_outdated(settings: Settings, generation: Generation) -> bool:
+    """Whether somebody was erased since the generation began. Nobody knows while the database is away."""
+    try:
+        with connect(settings) as ops:
+            return last_number(ops) > generation.erasures
+    except (TransientError, psycopg.Error):
+        return False
 
 
 class Progress(StreamingQueryListener):

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 
 from changelog.archive.columnar import archived, newest_snapshots
 from changelog.classify import CHANGE, DUPLICATE
+from changelog.erased import Erased
 from changelog.identities import SLACK_SECONDS, Identities, identities
 from changelog.positions import Vector
 from changelog.reader import Reader
@@ -39,10 +40,17 @@ class Lack(NamedTuple):
 
 
 def fill_identities(
-    spark: SparkSession, settings: Settings, ops: Connection, generation: Generation, position: Vector, starts: Vector
+    spark: SparkSession,
+    settings: Settings,
+    ops: Connection,
+    generation: Generation,
+    position: Vector,
+    starts: Vector,
+    erased: Erased,
 ) -> int:
     """Show the stores of ``generation``, which goes on at ``position``, what Kafka, whose log begins at ``starts``, no
-    longer has of the horizon before. Returns how many stores lacked something; a second call finds none.
+    longer has of the horizon before, but for guests who are ``erased``. Returns how many stores lacked something; a
+    second call finds none.
 
     A store that is damaged is put away: the log makes it anew. Raises what :func:`check_archive_reaches` raises, and
     TransientError if Kafka does not answer.
@@ -68,7 +76,7 @@ def fill_identities(
     )
     snapshots = newest_snapshots(spark, [entity_of(topic) for topic in wanted])
     (
-        archived(spark, snapshots)
+        archived(spark, snapshots, erased)
         .where(F.col("kind").isin(CHANGE, DUPLICATE))
         .where(" OR ".join(conditions))
         .select("topic", "kafka_partition", "kafka_offset", "append_time", "key", "service_name", "identifier")

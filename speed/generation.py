@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from changelog.erasures import last_number
 from changelog.positions import Vector, from_json, to_json
 from changelog.topics import offsets_at, start_offsets, topic_ids
 from runtime.errors import ArchiveBehindError, ContractError, LostStateError
@@ -40,6 +41,7 @@ class Generation:
     batch_services: tuple[str, ...] = ()
     cause: str | None = None
     reason: str | None = None
+    erasures: int = 0
 
     def checkpoint(self, settings: Settings) -> Path:
         """Spark's checkpoint, on local disk (object stores have no atomic rename)."""
@@ -72,6 +74,7 @@ def newest(connection: Connection, pipeline: str) -> Generation | None:
         tuple(row["batch_services"]),
         row["cause"],
         row["reason"],
+        row["erasures"],
     )
 
 
@@ -84,9 +87,10 @@ def begin(
 ) -> Generation:
     """Begin the next generation: from the archived position minus the horizon, warm from the archived position on.
 
-    Where nothing is archived yet that is the beginning of the log. Each call begins another one, unless it is to come
-    ``after`` one that has a successor already: then it returns that one. ``lost``: what the new one makes anew; it is
-    noted with it, and told as an alert. Raises what :func:`check_archive_reaches` raises.
+    Where nothing is archived yet that is the beginning of the log. It takes in every erasure that there is. Each call
+    begins another one, unless it is to come ``after`` one that has a successor already: then it returns that one.
+    ``lost``: what the new one makes anew; it is noted with it, and told as an alert. Raises what
+    :func:`check_archive_reaches` raises.
     """
     begun = start_offsets(settings)
     check_archive_reaches(connection, begun)
@@ -111,7 +115,8 @@ def begin(
         taken = [last.number if last else 0, *(int(path.name) for path in directories)]  # a restore may forget some
         connection.execute(
             "INSERT INTO generations (pipeline, generation, code_version, start_vector, warm_vector, topic_ids, "
-            "horizon_seconds, batch_services, cause, reason) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
+            "horizon_seconds, batch_services, cause, reason, erasures) "
+            "VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)",
             (
                 pipeline,
                 max(taken) + 1,
@@ -123,6 +128,7 @@ def begin(
                 json.dumps(settings.speed.batch_services),
                 lost and lost.cause,
                 lost and str(lost),
+                last_number(connection),
             ),
         )
     created = newest(connection, pipeline)
@@ -196,7 +202,7 @@ def _begins_in(hole: str, behind: Mapping[tuple[str, int], tuple[int, int]]) -> 
 
 
 def resume(settings: Settings, connection: Connection, pipeline: str) -> Generation:
-    """The generation to run: the newest one, or the first.
+    """The generation to run: the newest one, or the first; another one if a guest has been erased since.
 
     Raises ContractError where going on would fold something else than what this generation began with: that was meant
     by somebody, or has to be.
@@ -222,4 +228,6 @@ def resume(settings: Settings, connection: Connection, pipeline: str) -> Generat
             f"{where} leaves {list(generation.batch_services)} to the batch layer, the settings say "
             f"{list(settings.speed.batch_services)}; change the setting back, or {remedy}"
         )
+    if generation.erasures < last_number(connection):
+        return begin(settings, connection, pipeline, generation)
     return generation

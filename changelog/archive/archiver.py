@@ -1,7 +1,7 @@
 """The archiver: Kafka → raw objects. ``python -m changelog.archive.archiver``
 
 It may be replaced by Secor, or replace it, at any time: the same layout, names and records. Nothing is committed before
-it is stored, and no object is ever replaced: after a crash between the two, the object that is there is read back and
+it is stored, and it replaces no object: after a crash between the two, the object that is there is read back and
 what follows it goes into a further object. Exit status 78 means that somebody has to look before it is started again.
 
 Offsets without records (markers of transactions, aborted records) are passed like others: what was read without a gap
@@ -22,6 +22,8 @@ from confluent_kafka.admin import OffsetSpec
 from changelog.archive.secor import hour_of, object_name, pack_key, read_object
 from changelog.archive.sequencefile import Writer
 from changelog.archive.store import ArchiveStore
+from changelog.erased import ERASED_VALUE
+from changelog.erasures import Watched
 from changelog.positions import Vector
 from changelog.topics import admin, check_topics, offsets, topic_ids
 from runtime import faults
@@ -97,6 +99,7 @@ class Archiver:
             }
         )
         self._admin = admin(settings)
+        self._erased = Watched(settings, only_served=True)
         self._ids: dict[str, str] = {}
 
     def run(self, heartbeat: Heartbeat, stopping: Event) -> None:
@@ -134,6 +137,7 @@ class Archiver:
         self._ids = ids
 
     def _take(self, messages: list[Message]) -> None:
+        erased = self._erased.now()
         for message in messages:
             topic, partition, error = message.topic() or "", message.partition() or 0, message.error()
             place, offset = (topic, partition), message.offset()
@@ -148,7 +152,10 @@ class Archiver:
             elif offset is None:
                 raise TransientError("Kafka gave a message without a position")
             else:
-                self._held(place).add(offset, message.timestamp()[1], message.key(), message.value() or b"")
+                key, value = message.key(), message.value() or b""
+                if erased.has(key):
+                    key, value = None, ERASED_VALUE
+                self._held(place).add(offset, message.timestamp()[1], key, value)
 
     def _held(self, place: tuple[str, int]) -> Batch:
         if place not in self._batches:

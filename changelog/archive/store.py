@@ -66,6 +66,10 @@ class ArchiveStore:
                 raise TransientError(f"{key} changed after it was listed; run this again") from error
             raise
 
+    def replace(self, key: str, data: bytes) -> str:
+        """Put an object in the place of the one of this name. Returns its etag, as a listing tells it."""
+        return self._client.put_object(Bucket=self._bucket, Key=key, Body=data)["ETag"]
+
     def claim(self, topic: str, topic_id: str) -> str:
         """Note, once and for ever, which topic the archive of this name is made from. Returns the id noted first."""
         key = f"{self.prefix}/{topic}/_topic-id"
