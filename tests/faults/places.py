@@ -181,6 +181,7 @@ class Checker:
         self.settings, self.journal = settings, journal
         self.objects = Objects(settings)
         self._archive: dict[tuple[str, int], list[Archived]] = {}
+        self._forgiven: set[tuple[str, str, str]] = set()
 
     def look(self) -> Look:
         """Kafka, journal and raw objects, and what of Kafka is wrong. The log has to stand still."""
@@ -208,7 +209,10 @@ class Checker:
         )
 
     def check(self, tolerated: Tolerated = frozenset()) -> Checked:
-        """Look everywhere. Everything acknowledged has to be covered by the views; the log has to stand still."""
+        """Look everywhere. Everything acknowledged has to be covered by the views; the log has to stand still.
+
+        What is ``tolerated`` once as doubled stays so, and is not told again.
+        """
         journal, truth, raw, findings = self.look()
         committed = by_partition(committed_offsets(self.settings, self.settings.archiver.group, self.settings.topics))
         findings += checker.check_raw(truth, raw, committed)
@@ -222,13 +226,11 @@ class Checker:
         for view in READ:
             must = getattr(oracle, view)()
             findings += checker.check_view(view, served[view], must, checker.KEYS[view], about.get(view))
-        return Checked(
-            [one for one in findings if one[:2] not in tolerated],
-            len(truth.log),
-            len(journal.placed),
-            dict(Counter(truth.kinds.values())),
-            [one for one in findings if one[:2] in tolerated],
-        )
+        findings = [one for one in findings if one[:3] not in self._forgiven]
+        meant = [one for one in findings if one[:2] in tolerated]
+        self._forgiven |= {one[:3] for one in meant if one.what == checker.DOUBLED}
+        left = [one for one in findings if one[:2] not in tolerated]
+        return Checked(left, len(truth.log), len(journal.placed), dict(Counter(truth.kinds.values())), meant)
 
     def archive(self) -> list[Archived]:
         """The rows of all archive tables."""
