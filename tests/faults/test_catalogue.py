@@ -1,7 +1,6 @@
 """All cases of the catalogue, on the real processes: nothing is lost, nothing is doubled, no query lies."""
 
 from collections.abc import Callable
-from contextlib import nullcontext
 
 import pytest
 from _pytest.mark.structures import ParameterSet
@@ -33,7 +32,7 @@ def test_fault(
 ) -> None:
     fault.name, fault.what, fault.seed = case.name, case.what, case.seed
     scene = Scene(platform, case.seed, fault, checker, session)
-    with scene.probed(case.refusable) if case.probed else nullcontext():
+    with scene.probed(case.refusable):
         case.steps(scene)
 
 

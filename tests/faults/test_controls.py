@@ -17,7 +17,7 @@ from changelog.archive.sequencefile import Writer
 from runtime import trino
 from runtime.settings import Settings
 from tests.faults import checker as c
-from tests.faults.journal import digest
+from tests.faults.journal import CHANGE, Place, digest
 from tests.faults.places import Checker, Look, Objects, rows_of_archive, rows_of_view
 from tests.faults.report import Report
 from tests.faults.scene import Scene
@@ -47,7 +47,7 @@ def only(found: list[c.Finding], where: str, what: str, record: str) -> None:
     assert record in str(found[0])
 
 
-def name_of(place: c.Place) -> str:
+def name_of(place: Place) -> str:
     return f"{place[0]}/{place[1]}@{place[2]}"
 
 
@@ -119,9 +119,7 @@ WRONG_ROWS: dict[str, Callable[[str, str], str]] = {
 def test_the_archive_is_found_to_have_lost_doubled_or_altered_a_record(
     platform: Settings, lake: SparkSession, look: Look, wrong: str
 ) -> None:
-    place = next(
-        place for place, kind in look.truth.kinds.items() if kind == c.CHANGE and place[0] == "changelog.order"
-    )
+    place = next(place for place, kind in look.truth.kinds.items() if kind == CHANGE and place[0] == "changelog.order")
     of_orders = orders(look)
     assert c.check_archive(of_orders, rows_of_archive(platform, "order")) == []
     lake.sql("ALTER TABLE lake.archive.order CREATE OR REPLACE BRANCH controls")

@@ -38,7 +38,7 @@ def batch_overlapping(scene: Scene) -> None:
     scene.check()
 
 
-@fault("publication.raced-by-queries")
+@fault("publication.raced-by-queries", alone=True)
 def publication_raced_by_queries(scene: Scene) -> None:
     """Publications and rollbacks follow each other as fast as they can while two views are asked all the time: every
     answer is the one of before or after, which are the same."""
@@ -97,7 +97,7 @@ def publication_raced_by_publication(scene: Scene) -> None:
     scene.check()
 
 
-@fault("rollback.batch-rollback")
+@fault("rollback.batch-rollback", alone=True)
 def rollback_batch_rollback(scene: Scene) -> None:
     """Rollback, a batch run while publication is held, a second rollback further back, release, and publication."""
     for _ in range(3):

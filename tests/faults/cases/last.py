@@ -19,7 +19,7 @@ from tests.oracle import LogRecord
 from tests.services import READ, read_log, run, status, until
 
 
-@fault("platform.verified")
+@fault("platform.verified", alone=True)
 def verified(scene: Scene) -> None:
     """No fault: after all cases before, the whole is folded anew, verified by `anabranch verify`, and checked."""
     run("batch", "--full")
@@ -55,7 +55,7 @@ def objects_of(scene: Scene, records: list[LogRecord]) -> dict[str, bytes]:
     return found
 
 
-@fault("retention.passed-the-archiver", seconds=900)
+@fault("retention.passed-the-archiver", alone=True, seconds=900)
 def retention_passed_the_archiver(scene: Scene) -> None:
     """Kafka lets go of what the archiver has not read: the boundary stays before the hole, views stay exact, and when
     the objects come from another copy of the archive nothing is missing."""
@@ -81,7 +81,7 @@ def retention_passed_the_archiver(scene: Scene) -> None:
     scene.check()
 
 
-@fault("retention.passed-the-speed-layer", seconds=900)
+@fault("retention.passed-the-speed-layer", alone=True, seconds=900)
 def retention_passed_the_speed_layer(scene: Scene) -> None:
     """Kafka lets go of what the speed layer has not read, and the archive has it: a new generation begins by itself,
     and after a batch run nothing is missing."""
@@ -106,7 +106,7 @@ def retention_passed_the_speed_layer(scene: Scene) -> None:
     scene.check()
 
 
-@fault("retention.passed-everything", seconds=900)
+@fault("retention.passed-everything", alone=True, seconds=900)
 def retention_passed_everything(scene: Scene) -> None:
     """Kafka lets go of everything at once; a full recompute from the archive alone says the same."""
     scene.feed(200)
@@ -122,7 +122,7 @@ def retention_passed_everything(scene: Scene) -> None:
     scene.check()
 
 
-@fault("topic.grown", seconds=900)
+@fault("topic.grown", alone=True, seconds=900)
 def topic_grown(scene: Scene) -> None:
     """A topic gets another partition: speed, archiver, derive and ingest stop and say so, and nothing wrong is served.
 

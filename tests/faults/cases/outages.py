@@ -173,19 +173,19 @@ def trino_killed(scene: Scene) -> None:
     scene.check()
 
 
-@fault("disk.full-under-objects", refusable=True, slow=True, seconds=900)
+@fault("disk.full-under-objects", refusable=True, slow=True, alone=True, seconds=900)
 def disk_full_under_objects(scene: Scene) -> None:
     """The disk of the object store is full for half a minute while records come."""
     on_a_small_disk(scene, "minio", 40 << 20)
 
 
-@fault("disk.full-under-kafka", refusable=True, slow=True, seconds=900)
+@fault("disk.full-under-kafka", refusable=True, slow=True, alone=True, seconds=900)
 def disk_full_under_kafka(scene: Scene) -> None:
     """The disk of Kafka is full for half a minute while records come."""
     on_a_small_disk(scene, "kafka", 40 << 20)
 
 
-@fault("disk.full-under-databases", refusable=True, slow=True, seconds=900)
+@fault("disk.full-under-databases", refusable=True, slow=True, alone=True, seconds=900)
 def disk_full_under_databases(scene: Scene) -> None:
     """The disk of PostgreSQL (catalog and operations) is full for half a minute while records come."""
     on_a_small_disk(scene, "postgres", 48 << 20)

@@ -178,7 +178,7 @@ def checkpoint_commits_cut(scene: Scene) -> None:
     damaged(scene, half_commits)
 
 
-@fault("checkpoint.disk-full", seconds=900)
+@fault("checkpoint.disk-full", alone=True, seconds=900)
 def checkpoint_disk_full(scene: Scene) -> None:
     """The disk of the checkpoint is full while records come, and has room again half a minute later."""
     scene.batch()
