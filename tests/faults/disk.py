@@ -55,6 +55,7 @@ def small_disk(directory: Path, room: int, memory: bool) -> Iterator[SmallDisk]:
             file.truncate(int(size * 1.15) + (16 << 20))
         _run("mkfs.ext4", "-q", "-m", "0", str(image))
         _run("mount", "-o", "loop", str(image), str(directory))
+        (directory / "lost+found").rmdir()  # Kafka takes it for a partition
     os.chown(directory, owner.st_uid, owner.st_gid)
     try:
         _run("cp", "-a", "--sparse=always", f"{beside}/.", str(directory))
@@ -71,8 +72,6 @@ def small_disk(directory: Path, room: int, memory: bool) -> Iterator[SmallDisk]:
         directory.rmdir()
         beside.rename(directory)
         (directory / ".filler").unlink(missing_ok=True)
-        if (directory / "lost+found").exists():
-            (directory / "lost+found").rmdir()
 
 
 def _run(*command: str) -> None:

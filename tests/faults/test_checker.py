@@ -244,6 +244,15 @@ def test_a_row_that_a_view_lost_doubled_or_altered_is_named(view: str) -> None:
         assert "from changelog.order/0@0 (shop, a)" in altered[0].record
 
 
+def test_an_approximate_number_may_be_a_little_off_and_nothing_else_may() -> None:
+    must = {("12:00", "VIEW", "WEB", 500, 200)}
+    near: list[tuple[Any, ...]] = [("12:00", "VIEW", "WEB", 500, 209)]
+    assert c.check_view("traffic", near, must, 3) == []
+    for far in ((500, 213), (501, 200)):
+        row: tuple[Any, ...] = ("12:00", "VIEW", "WEB", *far)
+        assert what(c.check_view("traffic", [row], must, 3)) == [("traffic", c.ALTERED)]
+
+
 def test_a_journal_is_read_as_far_as_a_killed_writer_wrote_it(tmp_path: Path) -> None:
     sent = ["s", 0, ORDER, b"mine-g".hex(), digest(b"x"), BAD, None, None]
     again = ["s", 1, ORDER, None, digest(b"y"), BAD, None, None]

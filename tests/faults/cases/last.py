@@ -12,6 +12,7 @@ from changelog.archive.secor import hour_of, object_name, pack_key
 from changelog.archive.sequencefile import Writer
 from changelog.topics import admin, end_offsets, start_offsets
 from serving.wait import wait
+from tests.faults.cases.speed import age
 from tests.faults.catalogue import fault
 from tests.faults.places import Objects, rows_of_view
 from tests.faults.scene import Scene
@@ -85,6 +86,7 @@ def retention_passed_the_archiver(scene: Scene) -> None:
 def retention_passed_the_speed_layer(scene: Scene) -> None:
     """Kafka lets go of what the speed layer has not read, and the archive has it: a new generation begins by itself,
     and after a batch run nothing is missing."""
+    age(scene)
     scene.batch()
     before = scene.newest_generation()
     scene.stop("speed")

@@ -236,11 +236,12 @@ def power_cut(scene: Scene) -> None:
     scene.feed(500)
     settings: Settings = scene.settings
     supervisor = int((settings.home / "run" / "supervisord.pid").read_text())
-    everybody = supervise.leftovers(settings)
-    kill(supervisor)
-    for process in everybody:
+    everybody, pids = supervise.leftovers(settings), [scene.pid(name) for name in SERVICES]
+    for pid in (supervisor, *pids):
+        kill(pid)
+    for process in everybody:  # and what they had started
         with suppress(psutil.NoSuchProcess):
-            kill(process.pid)
+            process.kill()
     psutil.wait_procs(everybody, timeout=20)
     supervise.start(settings)
     for name in scene.random.sample(SERVICES, len(SERVICES)):

@@ -8,6 +8,7 @@ import psutil
 import pytest
 
 from batch import maintenance
+from runtime import ops
 from tests.faults.catalogue import fault
 from tests.faults.disk import small_disk
 from tests.faults.report import kill
@@ -121,6 +122,7 @@ def half_commits(checkpoint: Path) -> None:
 def damaged(scene: Scene, damage: Callable[[Path], None]) -> None:
     """The speed layer is stopped, its checkpoint is damaged, records come, and it comes back without an operator: the
     next batch run finds it."""
+    age(scene)
     scene.batch()
     scene.feed(300)
     scene.covered()
@@ -129,6 +131,12 @@ def damaged(scene: Scene, damage: Callable[[Path], None]) -> None:
     scene.feed(300)
     comes_back(scene)
     scene.check()
+
+
+def age(scene: Scene) -> None:
+    """Let the generations so far be of yesterday: each case is a fault by itself, and not one that comes again."""
+    with ops.connect(scene.settings) as connection:
+        connection.execute("UPDATE generations SET created_at = created_at - interval '1 day'")
 
 
 def comes_back(scene: Scene) -> None:
@@ -181,9 +189,10 @@ def checkpoint_commits_cut(scene: Scene) -> None:
 @fault("checkpoint.disk-full", alone=True, seconds=900)
 def checkpoint_disk_full(scene: Scene) -> None:
     """The disk of the checkpoint is full while records come, and has room again half a minute later."""
+    age(scene)
     scene.batch()
     scene.stop("speed")
-    with small_disk(scene.settings.home / "checkpoints", room=1 << 20, memory=True) as disk:
+    with small_disk(scene.settings.home / "checkpoints", room=16 << 20, memory=True) as disk:
         try:
             scene.go_on("speed")
             with scene.load(1500, rate=50):
