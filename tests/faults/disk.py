@@ -57,6 +57,7 @@ def small_disk(directory: Path, room: int, memory: bool) -> Iterator[SmallDisk]:
         _run("mount", "-o", "loop", str(image), str(directory))
         (directory / "lost+found").rmdir()  # Kafka takes it for a partition
     os.chown(directory, owner.st_uid, owner.st_gid)
+    directory.chmod(owner.st_mode & 0o7777)
     try:
         _run("cp", "-a", "--sparse=always", f"{beside}/.", str(directory))
         shutil.rmtree(beside)
@@ -66,11 +67,13 @@ def small_disk(directory: Path, room: int, memory: bool) -> Iterator[SmallDisk]:
     finally:
         if not beside.exists():
             beside.mkdir()
+            os.chown(beside, owner.st_uid, owner.st_gid)
             _run("cp", "-a", "--sparse=always", f"{directory}/.", str(beside))
         _run("umount", str(directory))
         image.unlink(missing_ok=True)
         directory.rmdir()
         beside.rename(directory)
+        directory.chmod(owner.st_mode & 0o7777)
         (directory / ".filler").unlink(missing_ok=True)
 
 

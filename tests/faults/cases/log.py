@@ -23,7 +23,8 @@ def kafka_killed_under_load(scene: Scene) -> None:
 
 @fault("writer.killed")
 def writer_killed(scene: Scene) -> None:
-    """Writers are killed in the middle of their work, six times: what they had no answer for is there or not, everywhere alike."""
+    """Writers are killed in the middle of their work, six times: what they had no answer for is there, or not,
+    everywhere alike."""
     for _ in range(6):
         with scene.load(100_000, rate=1500) as load:
             scene.pause(1.0)

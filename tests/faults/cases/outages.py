@@ -103,7 +103,7 @@ def through(proxy: Proxy) -> dict[str, str]:
     return {"ANABRANCH_CATALOG__PORT": str(proxy.port)}
 
 
-@fault("catalog.reply-lost-to-speed", seconds=900)
+@fault("catalog.reply-lost-to-speed", refusable=True, seconds=900)
 def catalog_reply_lost_to_speed(scene: Scene) -> None:
     """Five times the catalog takes a commit of the speed layer's and the answer never arrives; afterwards maintenance
     expires every snapshot."""
@@ -133,7 +133,7 @@ def end(process: "subprocess.Popen[str]") -> None:
     process.communicate(timeout=90)
 
 
-@fault("catalog.reply-lost-to-batch", seconds=900)
+@fault("catalog.reply-lost-to-batch", refusable=True, seconds=900)
 def catalog_reply_lost_to_batch(scene: Scene) -> None:
     """The catalog takes a commit of ingest's or of build's and the answer never arrives: the first, a middle one and a
     late one; the run is started again under its name."""
