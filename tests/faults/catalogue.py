@@ -17,14 +17,14 @@ CASES = ("speed", "archive", "batch", "log", "outages", "inputs", "last")
 
 @dataclass(frozen=True)
 class Fault:
-    """``refusable``: queries may be refused meanwhile, because the fault takes away what answers them. ``alone``: the
+    """``quick``: `make test` runs it too. ``refusable``: queries may be refused meanwhile, because the fault takes away what answers them. ``alone``: the
     log has to stand still but for what the case writes, or the platform is not what it was afterwards; the soak test
     leaves it out."""
 
     name: str
     what: str
     steps: Callable[[Scene], None]
-    slow: bool = False
+    quick: bool = False
     refusable: bool = False
     alone: bool = False
     seconds: int = 600
@@ -39,7 +39,7 @@ _catalogue: dict[str, Fault] = {}
 
 
 def fault(
-    name: str, slow: bool = False, refusable: bool = False, alone: bool = False, seconds: int = 600
+    name: str, quick: bool = False, refusable: bool = False, alone: bool = False, seconds: int = 600
 ) -> Callable[[Callable[[Scene], None]], Callable[[Scene], None]]:
     """Put a case into the catalogue under ``name`` (component, dot, what happens)."""
 
@@ -47,7 +47,7 @@ def fault(
         assert name not in _catalogue, f"{name} is in the catalogue already"
         what = (steps.__doc__ or "").strip().split("\n\n")[0].replace("\n", " ")
         assert what, f"{name} has no docstring: it says in the table what the case does"
-        _catalogue[name] = Fault(name, " ".join(what.split()), steps, slow, refusable, alone, seconds)
+        _catalogue[name] = Fault(name, " ".join(what.split()), steps, quick, refusable, alone, seconds)
         return steps
 
     return add

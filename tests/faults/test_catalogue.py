@@ -19,7 +19,7 @@ def cases() -> list[ParameterSet]:
         pytest.param(
             one,
             id=one.name,
-            marks=[pytest.mark.timeout(one.seconds), *([pytest.mark.slow] if one.slow else [])],
+            marks=[pytest.mark.timeout(one.seconds), *([] if one.quick else [pytest.mark.slow])],
         )
         for one in catalogue().values()
     ]

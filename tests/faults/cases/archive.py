@@ -116,7 +116,7 @@ def objects_truncated(scene: Scene) -> None:
     scene.check()
 
 
-@fault("objects.deleted")
+@fault("objects.deleted", quick=True)
 def objects_deleted(scene: Scene) -> None:
     """Half of the objects vanish before they are ingested: ingest takes what they held from Kafka."""
     with fresh_objects(scene) as (objects, made, _):

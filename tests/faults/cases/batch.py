@@ -11,7 +11,7 @@ from tests.faults.scene import Scene, finish
 from tests.services import query, run
 
 
-@fault("batch.killed-at-random", slow=True)
+@fault("batch.killed-at-random")
 def batch_killed_at_random(scene: Scene) -> None:
     """Full batch runs are killed, driver and JVM, at whatever they are doing, five times; then one comes through."""
     scene.feed(500)
@@ -25,7 +25,7 @@ def batch_killed_at_random(scene: Scene) -> None:
     scene.check()
 
 
-@fault("batch.overlapping-under-one-name", slow=True)
+@fault("batch.overlapping-under-one-name")
 def batch_overlapping(scene: Scene) -> None:
     """Two batch runs of one name work at once while records come, and one is killed; then it is run once more."""
     with scene.load(1500, rate=40):

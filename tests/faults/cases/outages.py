@@ -103,7 +103,7 @@ def through(proxy: Proxy) -> dict[str, str]:
     return {"ANABRANCH_CATALOG__PORT": str(proxy.port)}
 
 
-@fault("catalog.reply-lost-to-speed", refusable=True, seconds=900)
+@fault("catalog.reply-lost-to-speed", quick=True, refusable=True, seconds=900)
 def catalog_reply_lost_to_speed(scene: Scene) -> None:
     """Five times the catalog takes a commit of the speed layer's and the answer never arrives; afterwards maintenance
     expires every snapshot."""
@@ -173,19 +173,19 @@ def trino_killed(scene: Scene) -> None:
     scene.check()
 
 
-@fault("disk.full-under-objects", refusable=True, slow=True, alone=True, seconds=900)
+@fault("disk.full-under-objects", refusable=True, alone=True, seconds=900)
 def disk_full_under_objects(scene: Scene) -> None:
     """The disk of the object store is full for half a minute while records come."""
     on_a_small_disk(scene, "minio", 40 << 20)
 
 
-@fault("disk.full-under-kafka", refusable=True, slow=True, alone=True, seconds=900)
+@fault("disk.full-under-kafka", refusable=True, alone=True, seconds=900)
 def disk_full_under_kafka(scene: Scene) -> None:
     """The disk of Kafka is full for half a minute while records come."""
     on_a_small_disk(scene, "kafka", 40 << 20)
 
 
-@fault("disk.full-under-databases", refusable=True, slow=True, alone=True, seconds=900)
+@fault("disk.full-under-databases", refusable=True, alone=True, seconds=900)
 def disk_full_under_databases(scene: Scene) -> None:
     """The disk of PostgreSQL (catalog and operations) is full for half a minute while records come."""
     on_a_small_disk(scene, "postgres", 48 << 20)
@@ -213,7 +213,7 @@ def on_a_small_disk(scene: Scene, name: str, room: int) -> None:
     scene.check()
 
 
-@fault("everything.killed-at-once", refusable=True, seconds=900)
+@fault("everything.killed-at-once", quick=True, refusable=True, seconds=900)
 def everything_killed(scene: Scene) -> None:
     """Every service is killed at one moment while records come, and the supervisor starts all again at once; twice."""
     with scene.load(2400, rate=30):

@@ -157,31 +157,31 @@ def comes_back(scene: Scene) -> None:
         scene.report.told("by a new generation")
 
 
-@fault("checkpoint.lost", seconds=900)
+@fault("checkpoint.lost", quick=True, seconds=900)
 def checkpoint_lost(scene: Scene) -> None:
     """The speed layer's checkpoint is gone."""
     damaged(scene, lose_all)
 
 
-@fault("checkpoint.offsets-empty", slow=True, seconds=900)
+@fault("checkpoint.offsets-empty", seconds=900)
 def checkpoint_offsets_empty(scene: Scene) -> None:
     """The newest file of the checkpoint's offsets is empty, as a crash of the machine leaves it."""
     damaged(scene, empty_offsets)
 
 
-@fault("checkpoint.offsets-cut", slow=True, seconds=900)
+@fault("checkpoint.offsets-cut", seconds=900)
 def checkpoint_offsets_cut(scene: Scene) -> None:
     """The newest file of the checkpoint's offsets is cut in half."""
     damaged(scene, half_offsets)
 
 
-@fault("checkpoint.commits-empty", slow=True, seconds=900)
+@fault("checkpoint.commits-empty", seconds=900)
 def checkpoint_commits_empty(scene: Scene) -> None:
     """The newest file of the checkpoint's commits is empty."""
     damaged(scene, empty_commits)
 
 
-@fault("checkpoint.commits-cut", slow=True, seconds=900)
+@fault("checkpoint.commits-cut", seconds=900)
 def checkpoint_commits_cut(scene: Scene) -> None:
     """The newest file of the checkpoint's commits is cut in half."""
     damaged(scene, half_commits)
