@@ -17,9 +17,9 @@ CASES = ("speed", "archive", "batch", "log", "outages", "inputs", "last")
 
 @dataclass(frozen=True)
 class Fault:
-    """``quick``: `make test` runs it too. ``refusable``: queries may be refused meanwhile, because the fault takes away what answers them. ``alone``: the
-    log has to stand still but for what the case writes, or the platform is not what it was afterwards; the soak test
-    leaves it out."""
+    """``quick``: `make test` runs it too. ``refusable``: queries may be refused meanwhile, because the fault takes away
+    what answers them. ``alone``: the log has to stand still but for what the case writes, or the platform is not what
+    it was afterwards; the soak test leaves it out."""
 
     name: str
     what: str

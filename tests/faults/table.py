@@ -27,6 +27,9 @@ with a fold in plain Python.
 until every view covered everything acknowledged.
 """
 
+CONTROLS = "controls."
+"""What the names of the tests of the checker begin with."""
+
 COLUMNS = "| fault | kills | records | lost | doubled | altered | queries (refused) | recovery | what was done |"
 
 
@@ -58,7 +61,9 @@ def row(line: dict[str, Any]) -> str:
 
 def page(lines: list[dict[str, Any]]) -> str:
     """The whole page."""
-    all_lines = newest(lines)
+    ran = newest(lines)
+    controls = [line for line in ran if line["name"].startswith(CONTROLS)]
+    all_lines = [line for line in ran if line not in controls]
     passed = [line for line in all_lines if line["outcome"] == "passed"]
     missing = [name for name in catalogue() if name not in {line["name"] for line in all_lines}]
     kills = sum(line["kills"] for line in all_lines)
@@ -72,7 +77,17 @@ def page(lines: list[dict[str, Any]]) -> str:
         f"Lost: {sums['lost']}. Doubled: {sums['doubled']}. Altered: {sums['altered']}."
         + (f" Recovery: median {times[len(times) // 2]:.1f} s, at most {times[-1]:.1f} s." if times else "")
     )
-    parts = [HEAD, summary, "", COLUMNS, "|---|" + "--:|" * 7 + "---|", *map(row, all_lines)]
+    found = sum(line["outcome"] == "passed" for line in controls)
+    checked = f"Controls, in which the checker has to find one forged record: {found} of {len(controls)} passed."
+    parts = [
+        HEAD,
+        summary,
+        "",
+        *([checked, ""] if controls else []),
+        COLUMNS,
+        "|---|" + "--:|" * 7 + "---|",
+        *map(row, all_lines),
+    ]
     if missing:
         parts += ["", f"Not in this run: {', '.join(f'`{name}`' for name in missing)}."]
     return "\n".join(parts) + "\n"

@@ -143,6 +143,7 @@ FORGED = {
 @pytest.mark.parametrize(
     ("view", "key", "measure"),
     [("order_latest", "ref", "total"), ("traffic", "to_iso8601(minute) || type || channel", "events")],
+    ids=["order_latest", "traffic"],
 )
 def test_a_view_is_found_to_have_lost_doubled_or_altered_a_row(
     platform: Settings, look: Look, wrong: str, view: str, key: str, measure: str

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.faults import report
+from tests.faults.soak import growth
 from tests.faults.table import main, page
 
 pytestmark = pytest.mark.unit
@@ -29,8 +30,25 @@ def test_a_failure_is_shown_and_the_newest_line_of_a_case_counts() -> None:
     assert "`kafka.killed-under-load`" in text
 
 
+def test_controls_are_told_in_one_line() -> None:
+    text = page([line("a.b"), line("controls.x[lost]"), line("controls.y", "failed")])
+    assert "1 of 2 passed" in text
+    assert "1 cases, 1 passed" in text
+    assert "controls.x" not in text
+
+
 def test_what_is_lost_is_summed() -> None:
     assert "Lost: 2. Doubled: 5." in page([line("a.b", "failed", lost=2), line("c.d", "failed", doubled=5)])
+
+
+def test_growth_is_from_a_fifth_of_the_time_on() -> None:
+    samples = [{"memory_mib": {"speed": 100 + n}, "lake": {"speed_files": n % 7}, "disk_mib": {}} for n in range(10)]
+    samples[3]["memory_mib"] = {"speed": 0}  # it was being started
+    samples[4]["lake"] = {}
+    assert growth(samples) == [
+        ("memory_mib", "speed", 101, 109, 109),
+        ("lake", "speed_files", 2, 2, 6),
+    ]
 
 
 def test_lines_are_appended_and_made_into_a_page(tmp_path: Path) -> None:
