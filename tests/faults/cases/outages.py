@@ -105,14 +105,15 @@ def through(proxy: Proxy) -> dict[str, str]:
 
 @fault("catalog.reply-lost-to-speed", quick=True, refusable=True, seconds=900)
 def catalog_reply_lost_to_speed(scene: Scene) -> None:
-    """Five times the catalog takes a commit of the speed layer's and the answer never arrives; afterwards maintenance
-    expires every snapshot."""
+    """Twelve times the catalog takes a commit of the speed layer's, of an epoch or of files put together, and the
+    answer never arrives; afterwards maintenance expires every snapshot."""
+    scene.batch()
     scene.stop("speed")
     with Proxy(scene.settings.catalog.port) as proxy:
-        with scene.load(1500, rate=40):
+        with scene.load(2000, rate=30):
             driver = scene.spawn(module="speed.app", **through(proxy))
-            for number in range(5):
-                proxy.lose(UPDATED_ONE, nth=2)
+            for number in range(12):
+                proxy.lose(UPDATED_ONE, nth=scene.random.randint(1, 3))
                 until(lambda: proxy.lost > number or driver.poll() is not None, 120, "a reply is lost")  # noqa: B023
                 scene.report.acted()
                 if driver.poll() is not None:
@@ -135,22 +136,23 @@ def end(process: "subprocess.Popen[str]") -> None:
 
 @fault("catalog.reply-lost-to-batch", refusable=True, seconds=900)
 def catalog_reply_lost_to_batch(scene: Scene) -> None:
-    """The catalog takes a commit of ingest's or of build's and the answer never arrives: the first, a middle one and a
-    late one; the run is started again under its name."""
-    for nth in (1, 6, 14):
+    """The catalog takes a commit of ingest's or of build's and the answer never arrives: an early one, a middle
+    one, a late one; the run is started again under its name."""
+    for nth in (1, 3, 8, 20):
         scene.feed(200)
+        scene.covered()
+        name = f"unheard-{scene.seed}-{scene.turn}-{nth}"
         with Proxy(scene.settings.catalog.port) as proxy:
             proxy.lose(UPDATED_ONE, nth=nth)
-            name = f"unheard-{scene.seed}-{scene.turn}-{nth}"
             process = scene.spawn("--run-id", name, module="batch.run", **through(proxy))
             process.communicate(timeout=300)
         scene.report.acted()
         assert proxy.lost == 1, f"commit {nth} was never made"
         scene.report.told(f"commit {nth}: exit status {process.returncode}")
-        run("batch", "--run-id", name)
+        scene.batch(Plan(run_id=name))
         scene.check()
     maintain_without_mercy(scene)
-    run("batch", "--full")
+    scene.batch(Plan(full=True))
     scene.check()
 
 
