@@ -116,15 +116,27 @@ def truth_of(
         record = records[place]
         if not record.value:
             kinds[place] = TOMBSTONE
-        elif place in is_bad or (record.topic, record.key, digest(record.value)) in meant_bad:
+        elif (
+            place in is_bad
+            or (record.topic, record.key, digest(record.value)) in meant_bad
+            or (identity := identity_in(record.value)) is None
+        ):
             kinds[place] = BAD
         else:
-            provenance = json.loads(record.value)["provenance"]
-            identity = identities[place] = provenance["serviceName"], provenance["identifier"]
+            identities[place] = identity
             copy = record.topic, record.key, identity
             kinds[place] = DUPLICATE if copy in seen else CHANGE
             seen.add(copy)
     return Truth(records, kinds, identities, dict(begin))
+
+
+def identity_in(value: bytes) -> Identity | None:
+    """(serviceName, identifier) of a record, or None where it names none."""
+    try:
+        provenance = json.loads(value)["provenance"]
+        return provenance["serviceName"], provenance["identifier"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def check_kafka(journal: Journal, log: Iterable[LogRecord], begin: Mapping[Partition, int]) -> list[Finding]:

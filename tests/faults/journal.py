@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -129,9 +130,14 @@ class JournalledWriter:
             ahead = self._began + self.sent / self._rate - time.monotonic()
             self._producer.poll(max(0.0, ahead))
             time.sleep(max(0.0, self._began + self.sent / self._rate - time.monotonic()))
-        self._producer.produce(
-            record.topic, key=record.key, value=record.value, on_delivery=lambda e, m: self._delivered(number, e, m)
-        )
+        while True:
+            try:
+                self._producer.produce(
+                    record.topic, key=record.key, value=record.value, on_delivery=partial(self._delivered, number)
+                )
+                break
+            except BufferError:  # Kafka is away
+                self._producer.poll(0.1)
         self.sent += 1
         if self._producer.poll(0) or self.sent % 1000 == 0:
             self._to_disk()

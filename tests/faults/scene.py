@@ -2,6 +2,7 @@
 afterwards."""
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from tests.faults.journal import JournalledWriter, Made, shop_prefixes, shop_rec
 from tests.faults.places import Checked, Checker, Tolerated
 from tests.faults.prober import Prober
 from tests.faults.report import Report, kill
-from tests.services import ROOT, batch, query, start, status, until
+from tests.services import ROOT, batch, query, start, until
 
 SERVICES = ("postgres", "kafka", "minio", "trino", "archiver", "derive", "speed", "commands")
 OURS = ("archiver", "derive", "speed", "commands")
@@ -70,7 +71,7 @@ class Scene:
         self.turn, self.quiet = turn, quiet
         self.random = random.Random(seed * 10 + turn)
         self._lake = lake
-        self._numbers = 0
+        self._numbers = self._spawned = 0
 
     @property
     def spark(self) -> SparkSession:
@@ -245,21 +246,18 @@ class Scene:
         return max(numbers, key=lambda path: int(path.name))
 
     def spawn(self, *arguments: str, module: str = "infra.cli", **environment: str) -> "subprocess.Popen[str]":
-        """Start a command in a process group of its own."""
-        return start(*arguments, module=module, **environment)
+        """Start a command in a process group of its own. What it says goes to a file among the home's logs: nobody
+        reads it while the command runs, and a pipe would be full."""
+        self._spawned += 1
+        log = self.settings.home / "logs" / f"{self.report.name}-{self.turn}-{self._spawned}.log"
+        with log.open("w") as file:
+            return subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                cwd=ROOT, env={**os.environ, **environment}, text=True, stdout=file, stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )  # fmt: skip
 
 
 def finish(processes: Sequence["subprocess.Popen[str]"], seconds: float = 400) -> list[int]:
     """Wait until processes have ended: their exit statuses."""
-    for process in processes:
-        process.communicate(timeout=seconds)
-    return [process.returncode for process in processes]
-
-
-def states_are(*wanted: str, of: Sequence[str] = SERVICES) -> bool:
-    """Whether every service is in one of the states."""
-    now = status()
-    return all(now[name]["state"] in wanted for name in of)
-
-
-__all__ = ["OURS", "ROOT", "SERVICES", "Load", "Scene", "finish", "states_are"]
+    return [process.wait(seconds) for process in processes]

@@ -19,7 +19,7 @@ def batch_killed_at_random(scene: Scene) -> None:
         process = scene.spawn("--full", module="batch.run")
         scene.somewhen(30) if number else scene.pause(12)  # a driver takes ten seconds to start
         kill_tree(process.pid)
-        process.communicate()
+        process.wait()
     scene.check()
     run("batch", "--full")
     scene.check()

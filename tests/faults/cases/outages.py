@@ -62,8 +62,7 @@ def minio_slow(scene: Scene) -> None:
         finally:
             process.resume()
         scene.report.acted()
-        _, err = batch.communicate(timeout=300)
-        assert batch.returncode == 0, err[-2000:]
+        assert batch.wait(300) == 0, "the batch run failed: see its log"
     scene.check()
 
 
@@ -91,7 +90,7 @@ def postgres_killed(scene: Scene) -> None:
     building = scene.spawn("--full", module="batch.run")
     scene.pause(14)
     scene.kill("postgres")
-    building.communicate(timeout=300)
+    building.wait(300)
     scene.report.told(f"the batch run ended with {building.returncode}")
     run("batch", "--full")
     scene.check()
@@ -131,7 +130,7 @@ def end(process: "subprocess.Popen[str]") -> None:
     """Ask a process to end, and wait."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=90)
+    process.wait(90)
 
 
 @fault("catalog.reply-lost-to-batch", refusable=True, seconds=900)
@@ -145,7 +144,7 @@ def catalog_reply_lost_to_batch(scene: Scene) -> None:
         with Proxy(scene.settings.catalog.port) as proxy:
             proxy.lose(UPDATED_ONE, nth=nth)
             process = scene.spawn("--run-id", name, module="batch.run", **through(proxy))
-            process.communicate(timeout=300)
+            process.wait(300)
         scene.report.acted()
         assert proxy.lost == 1, f"commit {nth} was never made"
         scene.report.told(f"commit {nth}: exit status {process.returncode}")
@@ -168,7 +167,7 @@ def trino_killed(scene: Scene) -> None:
     publishing = scene.spawn("publish")
     scene.pause(2.5)
     scene.kill("trino")
-    publishing.communicate(timeout=200)
+    publishing.wait(200)
     scene.report.told(f"the publication ended with {publishing.returncode}")
     scene.go_on("trino")
     run("publish")
