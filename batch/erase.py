@@ -31,7 +31,7 @@ from runtime import faults, ops
 from runtime.errors import ConflictError, TerminalError
 from runtime.ops import Connection
 from runtime.settings import ENTITIES, Settings, topic_of
-from runtime.spark import CATALOG, job
+from runtime.spark import CATALOG, deleting, job
 
 log = logging.getLogger("erase")
 
@@ -60,6 +60,7 @@ def erase(spark: SparkSession, settings: Settings, erasure: int) -> Report:
     has not taken it in; ConflictError if others kept writing first: run it again."""
     began = time.monotonic()
     report = Report()
+    removing = deleting(spark, settings)
     with ops.connect(settings) as connection:
         row = connection.execute("SELECT ref FROM erasures WHERE erasure = %s", (erasure,)).fetchone()
         if row is None or row["ref"] is None:
@@ -74,7 +75,7 @@ def erase(spark: SparkSession, settings: Settings, erasure: int) -> Report:
             delete_speed_rows(spark, kept, report.upkeep)
             drop_refs(spark, refs, kept, report.upkeep)
             _empty_heads(spark)
-        _drop_locations(spark, connection, erasure, report)
+        _drop_locations(removing, connection, erasure, report)
         faults.point("erase.before-objects")
         report.objects = rewrite(settings, row["ref"], lambda key, etag: _remember(connection, key, etag))
         faults.point("erase.objects-rewritten")
@@ -85,7 +86,7 @@ def erase(spark: SparkSession, settings: Settings, erasure: int) -> Report:
         for table in tables_of(spark, namespace):
             if namespace != "batch":  # what lies in branches is not put together
                 _again(lambda t=table: spark.sql(_manifests(t)).collect())  # type: ignore[misc]  # the default binds it
-            expire_now(spark, table, report.upkeep)
+            expire_now(removing, table, report.upkeep)
     if report.upkeep.failed:
         raise ConflictError(f"a writer was in the way; run this again: {'; '.join(report.upkeep.failed)}")
     report.seconds = round(time.monotonic() - began, 3)
