@@ -2,8 +2,8 @@
 stream is started: Spark itself would fail on a file that is cut off, at every start.
 
 Spark plans an epoch (``offsets/<epoch>``) before it runs it, and notes it as done afterwards (``commits/<epoch>``).
-What it reads when it starts again are the newest of each, the plan before the newest, and ``metadata``. Where the
-stream began (``sources``) it asks only before the first plan.
+What it reads when it starts again are the newest of each, the plan before the newest, and ``metadata``, the name of the
+query, which it makes anew where there is none. Where the stream began (``sources``) it asks only before the first plan.
 """
 
 import json
@@ -11,6 +11,8 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+
+METADATA = "metadata"
 
 
 class Stand(NamedTuple):
@@ -33,18 +35,22 @@ def epochs(directory: Path) -> list[int]:
 def damaged(checkpoint: Path) -> list[Path]:
     """The files that Spark would read when it starts again, behind an epoch that is planned, and could not."""
     planned, done = stand(checkpoint)
-    needed: list[tuple[Path, Callable[[str], bool]]] = [
-        *((checkpoint / "offsets" / str(epoch), _is_plan) for epoch in (planned, planned - 1) if epoch >= 0),
-        (checkpoint / "metadata", lambda text: "id" in json.loads(text)),
-        *((checkpoint / "commits" / str(epoch), _is_note) for epoch in (done,) if epoch >= 0),
+    plans = [checkpoint / "offsets" / str(epoch) for epoch in (planned, planned - 1) if epoch >= 0]
+    name, note = checkpoint / METADATA, checkpoint / "commits" / str(done)
+    return [
+        *(path for path in plans if not path.exists() or not _is_whole(path, _is_plan)),
+        *(path for path, fits in ((name, _is_name), (note, _is_note)) if path.exists() and not _is_whole(path, fits)),
     ]
-    return [path for path, fits in needed if not path.exists() or not _is_whole(path, fits)]
 
 
 def remove(path: Path) -> None:
     """Remove a file, and the sum beside it. A second call finds nothing to do."""
     path.unlink(missing_ok=True)
     _sums(path).unlink(missing_ok=True)
+
+
+def _is_name(text: str) -> bool:
+    return "id" in json.loads(text)
 
 
 def _is_note(text: str) -> bool:

@@ -51,9 +51,9 @@ def check_state(
 
 
 def mend(path: Path, noted: int, where: str) -> Stand:
-    """How far a checkpoint is, after epochs whose notes are damaged were taken back: the newest, if nothing has come of
-    it (``noted`` is the newest epoch that the speed table or the histories know), or if only the note is damaged that
-    it is done; it is run again then, over the same part of the log.
+    """How far a checkpoint is, after what is damaged and can be done without was removed: the newest plan, if nothing
+    has come of it (``noted`` is the newest epoch that the speed table or the histories know); the newest note that an
+    epoch is done, which is run again then over the same part of the log; the name of the query.
 
     Raises LostStateError for any other damage.
     """
@@ -61,9 +61,9 @@ def mend(path: Path, noted: int, where: str) -> Stand:
         at, broken = checkpoint.stand(path), damaged[0]
         newest_plan = broken == path / "offsets" / str(at.planned) and at.done < at.planned and noted < at.planned
         newest_done = broken == path / "commits" / str(at.done) and at.done == at.planned
-        if not newest_plan and not newest_done:
+        if not newest_plan and not newest_done and broken != path / checkpoint.METADATA:
             raise LostStateError(CHECKPOINT, f"{where}: its checkpoint is damaged: {broken} is not whole")
-        log.warning("%s: %s is not whole; its epoch is run again", where, broken)
+        log.warning("%s: %s is not whole; it goes on without", where, broken)
         checkpoint.remove(broken)
     return checkpoint.stand(path)
 

@@ -86,11 +86,12 @@ def test_a_file_whose_bytes_are_not_what_they_were_is_damaged(tmp_path: Path) ->
     assert damaged(path) == [], "sums that are cut off are none"
 
 
-@pytest.mark.parametrize("name", ["offsets/10", "metadata"])
-def test_a_file_that_is_gone_is_missed(tmp_path: Path, name: str) -> None:
+def test_a_plan_that_is_gone_is_missed_and_the_name_is_not(tmp_path: Path) -> None:
     path = checkpoint(tmp_path, 11, 10)
-    remove(path / name)
-    assert damaged(path) == [path / name]
+    remove(path / "metadata")
+    assert damaged(path) == []
+    remove(path / "offsets" / "10")
+    assert damaged(path) == [path / "offsets" / "10"]
 
 
 def test_a_damaged_note_that_the_newest_epoch_is_done_lets_it_run_again(tmp_path: Path) -> None:
@@ -99,6 +100,17 @@ def test_a_damaged_note_that_the_newest_epoch_is_done_lets_it_run_again(tmp_path
     assert mend(path, 10, "here") == Stand(10, 9)
     assert not (path / "commits" / ".10.crc").exists()
     assert mend(path, 10, "here") == Stand(10, 9)
+
+
+def test_a_damaged_name_is_removed_and_everything_else_is_looked_at_all_the_same(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path, 10, 10)
+    cut(path / "metadata", 0)
+    cut(path / "commits" / "10", 0)
+    assert mend(path, 10, "here") == Stand(10, 9)
+    assert not (path / "metadata").exists()
+    cut(path / "offsets" / "9", 7)
+    with pytest.raises(LostStateError):
+        mend(path, 10, "here")
 
 
 def test_a_damaged_plan_of_which_nothing_has_come_is_taken_back(tmp_path: Path) -> None:
@@ -114,7 +126,6 @@ def test_a_damaged_plan_of_which_nothing_has_come_is_taken_back(tmp_path: Path) 
         (10, 10, "offsets/10", 10),
         (11, 10, "offsets/10", 10),
         (11, 10, "commits/10", 10),
-        (10, 10, "metadata", 10),
     ],
 )
 def test_any_other_damage_is_a_checkpoint_that_is_lost(
