@@ -379,7 +379,7 @@ def _searched(settings: Settings, connection: Connection, row: dict[str, Any]) -
     if proof.elsewhere:
         places = "; ".join(f"{one.store}: {', '.join(one.places[:3])}" for one in proof.elsewhere)
         raise ConflictError(
-            f"erasure {erasure}: the guest is not in the log alone, but in {places}. What came late goes with: anabranch "
-            "erase-guest --resume"
+            f"erasure {erasure}: the guest is not in the log alone, but in {places}. What came late goes with: "
+            "anabranch erase-guest --resume"
         )
     return proof
