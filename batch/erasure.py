@@ -349,27 +349,37 @@ def finish(settings: Settings, erasure: int) -> Proof:
                 + ("" if row["derived_at"] else ", and derive has not taken the newest versions away")
                 + ": anabranch erase-guest --resume goes on"
             )
-        advance(connection, erasure, "waiting")
-        _tidy(settings, pattern(tuple(sorted(_values(row)))))  # what was said of it meanwhile
-        proof = prove(settings, row["ref"], erasure)
-        if row["purge"] and purge(settings, proof.waiting):
-            proof = prove(settings, row["ref"], erasure)
-        faults.point("erase.searched")
-        if proof.found:
-            told = [{"store": store.store, "number": store.number} for store in proof.found]
-            connection.execute("UPDATE erasures SET found = %s WHERE erasure = %s", (json.dumps(told), erasure))
-            if proof.elsewhere:
-                places = "; ".join(f"{one.store}: {', '.join(one.places[:3])}" for one in proof.elsewhere)
-                raise ConflictError(
-                    f"erasure {erasure}: the guest is not in the log alone, but in {places}. What came "
-                    "late goes with: anabranch erase-guest --resume"
-                )
-            return proof
-        connection.execute(
-            "UPDATE erasures SET ref = NULL, identifying = NULL, found = '[]', finished_at = now(), state = 'done', "
-            "steps = steps || jsonb_build_object('done', now()) WHERE erasure = %s", (erasure,)
-        )  # fmt: skip
+        proof = Proof()
+        if row["ref"] is not None:  # else the search has found nothing, and this was killed afterwards
+            advance(connection, erasure, "waiting")
+            proof = _searched(settings, connection, row)
+            if proof.found:
+                return proof
+            connection.execute(
+                "UPDATE erasures SET ref = NULL, identifying = NULL, found = '[]' WHERE erasure = %s", (erasure,)
+            )
+            faults.point("erase.forgotten")
         connection.execute("VACUUM erasures")
-        faults.point("erase.forgotten")
-    backup(settings, keep=1)
+        backup(settings, keep=1)  # the ones before know whom was looked for
+        connection.execute("UPDATE erasures SET finished_at = now() WHERE erasure = %s", (erasure,))
+        advance(connection, erasure, "done")
+    return proof
+
+
+def _searched(settings: Settings, connection: Connection, row: dict[str, Any]) -> Proof:
+    """The proof of an erasure that is under way, after all that can be done without Spark. Raises ConflictError."""
+    erasure = int(row["erasure"])
+    _tidy(settings, pattern(tuple(sorted(_values(row)))))  # what was said of it meanwhile
+    proof = prove(settings, row["ref"], erasure)
+    if row["purge"] and purge(settings, proof.waiting):
+        proof = prove(settings, row["ref"], erasure)
+    faults.point("erase.searched")
+    told = [{"store": store.store, "number": store.number} for store in proof.found]
+    connection.execute("UPDATE erasures SET found = %s WHERE erasure = %s", (json.dumps(told), erasure))
+    if proof.elsewhere:
+        places = "; ".join(f"{one.store}: {', '.join(one.places[:3])}" for one in proof.elsewhere)
+        raise ConflictError(
+            f"erasure {erasure}: the guest is not in the log alone, but in {places}. What came late goes with: "
+            "anabranch erase-guest --resume"
+        )
     return proof
