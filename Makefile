@@ -37,8 +37,8 @@ lint: setup ## format, lint, types, and whether the schemas may change like that
 
 test: lint chromium ## lint, unit and property tests, then the tests on the real services, but for the slow ones
 	$(RUN) pytest -m "unit or property"
-	$(RUN) pytest -v --maxfail 3 -m "(integration or ui) and not slow"
-	$(RUN) pytest -v --maxfail 3 -m "faults and not slow"
+	$(RUN) pytest -v --durations 20 --maxfail 3 -m "(integration or ui) and not slow"
+	$(RUN) pytest -v --durations 20 --maxfail 3 -m "faults and not slow"
 
 slow: setup ## the tests that `make test` leaves out because they take long, but for those of `make faults`
 	$(RUN) pytest -m "slow and not faults"

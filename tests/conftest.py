@@ -20,7 +20,8 @@ from infra.home import initialise
 from infra.services import services
 from runtime.settings import Settings
 from runtime.spark import CATALOG, session
-from tests.services import batch
+from serving.wait import wait
+from tests.services import batch, feed, shop
 
 
 @pytest.fixture(scope="session")
@@ -73,6 +74,8 @@ def lake(platform: Settings) -> Iterator[SparkSession]:
 def airflow(platform: Settings, lake: SparkSession) -> Iterator[AirflowApi]:
     """The platform of the other tests with profile full, and core again afterwards. What they broke on purpose is
     published by hand before: the scheduled run publishes nothing where many records are bad."""
+    feed(platform, shop(seed=300, records=100))
+    wait(platform)
     batch(lake, platform)
     lines: list[str] = []
     settings = local_platform.up(lines.append, "full")
