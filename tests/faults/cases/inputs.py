@@ -2,15 +2,17 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from changelog.envelope import encode, envelope, timestamp
 from changelog.producer import Record
+from infra.home import write_private
 from tests.faults.catalogue import fault
 from tests.faults.journal import Made, shop_prefixes, shop_records
 from tests.faults.scene import Scene
-from tests.services import until
+from tests.services import query, run, until
 
 LARGE = 10 * 1000 * 1000
 
@@ -50,6 +52,55 @@ def duplicates(scene: Scene) -> None:
     scene.write(records, prefixes)
     scene.check()
     scene.batch()
+    scene.check()
+
+
+@contextmanager
+def horizon(scene: Scene, seconds: int) -> Iterator[None]:
+    """The speed layer remembers copies for so long; afterwards for as long as before."""
+    path = scene.settings.home / "settings.json"
+    before = path.read_text()
+    written = json.loads(before)
+    written["speed"] = {**written.get("speed", {}), "horizon_seconds": seconds}
+    write_private(path, json.dumps(written))
+    try:
+        begin_anew(scene)
+        yield
+    finally:
+        write_private(path, before)
+        begin_anew(scene)
+
+
+def begin_anew(scene: Scene) -> None:
+    """A new generation is served."""
+    before = scene.newest_generation()
+    run("generation", "new")
+    until(lambda: scene.newest_generation() > before, 120, "the new generation has an epoch")
+    scene.batch()
+    assert query(scene.settings, "SELECT DISTINCT generation FROM serving.boundary") == [[scene.newest_generation()]]
+
+
+@fault("input.copies-beyond-the-horizon", seconds=900)
+def copies_beyond_the_horizon(scene: Scene) -> None:
+    """Orders come again after the speed layer has forgotten them (a horizon of three seconds stands for days): they are
+    counted until the boundary passes them, and not after."""
+    prefix = own(scene)
+    now = datetime.now(UTC)
+    orders = [one for one in disordered(prefix, [now] * 60) if one.record.topic == "changelog.order"]
+    created = [one for one in orders if b'"original"' not in (one.record.value or b"")]
+    with horizon(scene, 3):
+        scene.write(orders, [prefix])
+        scene.covered()
+        scene.pause(4)
+        scene.write(created, [prefix])
+        scene.covered()
+        found = scene.checker.check().findings
+        assert {one.where for one in found} - {"revenue", "guest_spend", "product_sales", "order_latest"} == set()
+        assert found, "the speed layer remembered for longer than it was told"
+        scene.report.told(f"{len(created)} copies were counted until the boundary passed them")
+        scene.report.acted()
+        scene.batch()
+        scene.check()
     scene.check()
 
 
