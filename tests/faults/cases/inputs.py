@@ -12,7 +12,7 @@ from infra.home import write_private
 from tests.faults.catalogue import fault
 from tests.faults.journal import Made, shop_prefixes, shop_records
 from tests.faults.scene import Scene
-from tests.services import query, run, until
+from tests.services import READ, query, run, until
 
 LARGE = 10 * 1000 * 1000
 
@@ -95,7 +95,7 @@ def copies_beyond_the_horizon(scene: Scene) -> None:
         scene.write(created, [prefix])
         scene.covered()
         found = scene.checker.check().findings
-        assert {one.where for one in found} - {"revenue", "guest_spend", "product_sales", "order_latest"} == set()
+        assert {one.where for one in found} <= READ.keys(), "something else than a view counts them"
         assert found, "the speed layer remembered for longer than it was told"
         scene.report.told(f"{len(created)} copies were counted until the boundary passed them")
         scene.report.acted()
