@@ -37,7 +37,7 @@ READY_SECONDS = 180
 
 @dataclass
 class Load:
-    """A writer at work: a process with a journal. ``stop`` ends it when it has sent everything."""
+    """A writer at work: a process with a journal."""
 
     process: "subprocess.Popen[str]"
 
@@ -100,15 +100,15 @@ class Scene:
         assert writer.failed == 0, f"Kafka did not take {writer.failed} records"
 
     @contextmanager
-    def load(self, records: int, rate: float, finish: bool = True) -> Iterator[Load]:
+    def load(self, records: int, rate: float) -> Iterator[Load]:
         """A process that writes meanwhile, ``rate`` records a second; afterwards it has sent everything, unless it was
-        killed or ``finish`` is false."""
+        killed."""
         seed, path = self.fresh()
         arguments = [str(path), "--seed", str(seed), "--records", str(records), "--rate", str(rate)]
         load = Load(start(*arguments, module="tests.faults.journal"))
         try:
             yield load
-            if finish and load.process.poll() != -signal.SIGKILL:
+            if load.process.poll() != -signal.SIGKILL:
                 load.finish()
         finally:
             if load.process.poll() is None:

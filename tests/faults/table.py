@@ -68,7 +68,7 @@ def page(lines: list[dict[str, Any]]) -> str:
     missing = [name for name in catalogue() if name not in {line["name"] for line in all_lines}]
     kills = sum(line["kills"] for line in all_lines)
     minutes = sum(line["seconds"] for line in all_lines) / 60
-    days = sorted({line["at"][:10] for line in all_lines})
+    days = sorted({line["at"][:10] for line in all_lines}) or ["never"]
     times = sorted(line["recovery_seconds"] for line in passed if line["recovery_seconds"] is not None)
     sums = {name: sum(line[name] or 0 for line in all_lines) for name in ("lost", "doubled", "altered")}
     summary = (

@@ -37,6 +37,12 @@ def test_controls_are_told_in_one_line() -> None:
     assert "controls.x" not in text
 
 
+def test_what_was_never_run_is_named() -> None:
+    text = page([])
+    assert "0 cases, 0 passed, 0 kills, 0 minutes (never)" in text
+    assert "Not in this run: `speed.killed-around-compaction`" in text
+
+
 def test_what_is_lost_is_summed() -> None:
     assert "Lost: 2. Doubled: 5." in page([line("a.b", "failed", lost=2), line("c.d", "failed", doubled=5)])
 
