@@ -22,6 +22,7 @@ import orjson
 import pyarrow as pa
 
 from changelog.positions import Vector
+from runtime import faults
 from runtime.errors import ContractError
 from views.matching import (
     CLOCK_SLACK,
@@ -309,6 +310,7 @@ def look(
             there = store(directory / str(partition), views)
             check(there, epoch - 1, directory / str(partition))
             there.put(records, epoch, start, end, partition)
+            faults.point("histories.noted")
             found = list(there.matches(records, start, end, partition))
             if found:
                 yield pa.RecordBatch.from_pylist(found, schema=MATCHED)

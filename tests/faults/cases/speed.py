@@ -9,10 +9,12 @@ import pytest
 
 from batch import maintenance
 from runtime import ops
+from runtime.service import EXIT_CONFIGURATION
 from tests.faults.catalogue import fault
 from tests.faults.disk import small_disk
-from tests.faults.report import kill
+from tests.faults.report import kill, killed
 from tests.faults.scene import Scene
+from tests.faults.test_kills import assert_alerts_sent_once
 from tests.services import query, run, until
 
 DOUBLED_EPOCHS = (
@@ -43,6 +45,36 @@ def killed_around_compaction(scene: Scene) -> None:
         scene.go_on("speed")
     scene.check()
     assert query(scene.settings, DOUBLED_EPOCHS) == [[0]]
+
+
+@fault("speed.killed-between-histories-and-commit")
+def killed_between_histories_and_commit(scene: Scene) -> None:
+    """A worker dies when the histories of guests have noted an epoch that is not committed: three times, in different
+    partitions; the epoch finds in them what it found before."""
+    scene.stop("speed")
+    with scene.load(2000, rate=25):
+        for number in (1, 3, 6):
+            marker = scene.settings.home / f"killed-at-histories.noted#{number}"
+            marker.unlink(missing_ok=True)
+            driver = scene.spawn(module="speed.app", ANABRANCH_KILL_AT=f"histories.noted#{number}")
+            until(marker.exists, 120, "a worker dies")
+            killed()
+            assert driver.wait(120) not in (0, EXIT_CONFIGURATION), "the driver has to end, and may be started again"
+        scene.go_on("speed")
+    scene.check()
+    assert query(scene.settings, DOUBLED_EPOCHS) == [[0]]
+    assert_alerts_sent_once(scene.settings)
+
+
+@fault("speed.killed-before-alerts-are-committed")
+def killed_before_alerts_are_committed(scene: Scene) -> None:
+    """The driver dies with alerts in a transaction that is open: they are sent again, and are there once."""
+    scene.stop("speed")
+    scene.feed(800)
+    scene.run_until_killed("speed.app", "alerts.before-commit")
+    scene.go_on("speed")
+    scene.check()
+    assert_alerts_sent_once(scene.settings)
 
 
 @fault("speed.replayed-after-maintenance", refusable=True)
