@@ -101,7 +101,7 @@ def build(spark: SparkSession, settings: Settings, plan: Plan) -> Run:
         )  # fmt: skip
         _note(ops, run, "building")
         for view in targets:
-            ensure_batch_table(spark, batch_name(view, plan.location), view)
+            ensure_batch_table(spark, settings, batch_name(view, plan.location), view)
         for start, group in _by_start(targets, bases, since):
             if folds := folding(group):
                 records = (

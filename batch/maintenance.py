@@ -24,11 +24,11 @@ from pyspark.sql import Row, SparkSession
 from batch.backup import backup_locked
 from batch.batch_table import EMPTY_TAG
 from batch.retention import GONE, Kept, retire
-from changelog.archive.store import ArchiveStore
+from changelog.archive.store import ArchiveStore, s3_client
 from runtime import faults
 from runtime.ops import Connection, connect, publication_lock
 from runtime.settings import Settings
-from runtime.spark import CATALOG, job
+from runtime.spark import CATALOG, deleting, job
 
 log = logging.getLogger("maintenance")
 
@@ -39,6 +39,7 @@ OTHER_SNAPSHOTS = timedelta(hours=24)
 ORPHANS_EVERY = timedelta(hours=24)
 ORPHANS_OLDER = timedelta(hours=48)
 SCRATCH_OLDER = timedelta(hours=24)
+DELETED_AT_ONCE = 1000
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Report:
     refs: int = 0
     rewritten_files: int = 0
     expired_files: int = 0
+    metadata_files: int = 0
     orphans: int = 0
     scratch: int = 0
     objects_forgotten: int = 0
@@ -76,16 +78,20 @@ def maintain(spark: SparkSession, settings: Settings, orphans: bool = False) -> 
         for table in _tables(spark, "archive"):
             _rewrite(spark, table, report)
         faults.point("maintenance.before-expiry")
+        removing = deleting(spark, settings)
         for table in _tables(spark, "speed"):
-            _expire(spark, table, SPEED_SNAPSHOTS, report)
+            _expire(removing, table, SPEED_SNAPSHOTS, report)
         for table in [*_tables(spark, "archive"), *_tables(spark, "batch")]:
-            _expire(spark, table, OTHER_SNAPSHOTS if ".archive." in table else SPEED_SNAPSHOTS, report)
-        _drop_scratch(spark, report)
+            _expire(removing, table, OTHER_SNAPSHOTS if ".archive." in table else SPEED_SNAPSHOTS, report)
+        for namespace in ("archive", "batch", "speed"):
+            for table in _tables(spark, namespace):
+                _remove_metadata(spark, settings, table, report)
+        _drop_scratch(removing, report)
         _forget_objects(settings, ops, report)
         if orphans or _orphans_are_due(ops):
             for namespace in ("archive", "batch", "speed"):
                 for table in _tables(spark, namespace):
-                    _remove_orphans(spark, table, report)
+                    _remove_orphans(removing, table, report)
             _note_orphans(ops)
         report.seconds = round(time.monotonic() - began, 3)
     for namespace in ("archive", "batch", "speed"):
@@ -156,6 +162,31 @@ def _expire(spark: SparkSession, table: str, age: timedelta, report: Report) -> 
         report,
     )
     report.expired_files += sum(value or 0 for value in done[0]) if done else 0
+
+
+def _remove_metadata(spark: SparkSession, settings: Settings, table: str, report: Report) -> None:
+    """Delete the metadata files of versions before those that the table keeps. None of them is current or can become
+    it: a commit replaces the version before its own, whoever makes it, and whenever."""
+    kept = _try(spark, f"SELECT file FROM {table}.metadata_log_entries", report)
+    if not kept:
+        return
+    directory = str(kept[0]["file"]).rpartition("/")[0] + "/"
+    bucket, _, prefix = directory.removeprefix("s3://").partition("/")
+    oldest = min(_version(row["file"]) for row in kept)
+    client = s3_client(settings.s3)
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    there = [item["Key"] for page in pages for item in page.get("Contents", ())]
+    gone = [key for key in there if key.endswith(".metadata.json") and _version(key) < oldest]
+    for first in range(0, len(gone), DELETED_AT_ONCE):
+        client.delete_objects(
+            Bucket=bucket, Delete={"Objects": [{"Key": key} for key in gone[first : first + DELETED_AT_ONCE]]}
+        )
+    report.metadata_files += len(gone)
+
+
+def _version(file: str) -> int:
+    """``…/00012-<uuid>.metadata.json`` → 12."""
+    return int(file.rpartition("/")[2].partition("-")[0])
 
 
 def _remove_orphans(spark: SparkSession, table: str, report: Report) -> None:

@@ -24,7 +24,7 @@ from changelog.typed import entity_columns, entity_type, in_snake_case
 from runtime import ops, trino
 from runtime.errors import TerminalError
 from runtime.settings import ENTITIES, Settings, topic_of
-from runtime.spark import CATALOG, job
+from runtime.spark import CATALOG, deleting, job
 from serving import sql
 from serving.log import log_records
 from serving.publication import views_say
@@ -268,7 +268,7 @@ def _views(
                 report.compared[f"serving.{view.name}"] = rows
                 report.differences += differences
     finally:
-        spark.sql(f"DROP TABLE IF EXISTS {table} PURGE")
+        deleting(spark, settings).sql(f"DROP TABLE IF EXISTS {table} PURGE")
 
 
 def _compared(settings: Settings, view: View, table: str, pin: Pin) -> tuple[int, list[str]]:
