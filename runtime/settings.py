@@ -230,12 +230,13 @@ class Drift(_Section):
 
 
 class Spark(_Section):
-    """Where Spark runs, where its extra jars are (one directory, filled by ``anabranch up``), and further options for
-    the JVMs of its drivers."""
+    """Where Spark runs, where its extra jars are (one directory, filled by ``anabranch up``), further options for the
+    JVMs of its drivers, and on a cluster the memory of an executor."""
 
     master: str = "local[2]"
     jars: Path = Path("jars")
     java_options: str = ""
+    executor_memory: str = "1g"
 
 
 Profile = Literal["core", "full"]
