@@ -238,12 +238,9 @@ def place(path: Path, text: str) -> None:
 
 def _environment(path: Path, ours: dict[str, str], changing: set[str]) -> str:
     lines = path.read_text().splitlines() if path.exists() else ["# written by anabranch init; yours to add to"]
-    kept = []
+    kept, missing = [], dict(ours)
     for line in lines:
         name = line.partition("=")[0].strip()
-        if name not in ours:
-            kept.append(line)
-        elif name not in changing:
-            kept.append(line)
-            del ours[name]
-    return "\n".join([*kept, *(f"{name}={value}" for name, value in ours.items())]) + "\n"
+        value = missing.pop(name, None)
+        kept.append(f"{name}={value}" if value is not None and name in changing else line)
+    return "\n".join([*kept, *(f"{name}={value}" for name, value in missing.items())]) + "\n"

@@ -10,7 +10,7 @@ import os
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from psycopg.conninfo import make_conninfo
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -320,19 +320,20 @@ class Settings(BaseSettings):
         return tuple(topic_of(entity) for entity in ENTITIES)
 
 
-class _FileAlone(Settings):
-    file: ClassVar[Path]
-
-    @classmethod
-    def settings_customise_sources(
-        cls, settings_cls: type[BaseSettings], *_others: PydanticBaseSettingsSource, **_more: PydanticBaseSettingsSource
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return (JsonConfigSettingsSource(settings_cls, json_file=cls.file),)
-
-
 def read(path: Path) -> Settings:
     """The settings that a file holds, whatever home and environment of this process say."""
-    return type("Settings", (_FileAlone,), {"file": path})()
+
+    class FileAlone(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            *_others: PydanticBaseSettingsSource,
+            **_more: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return (JsonConfigSettingsSource(settings_cls, json_file=path),)
+
+    return FileAlone()
 
 
 def topic_of(entity: str) -> str:
