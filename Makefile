@@ -6,7 +6,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen
 
-.PHONY: help setup up down status demo test slow lint unit property integration ui faults bench clean chromium
+.PHONY: help setup up down status demo test slow lint unit property integration ui faults test-compose bench clean chromium
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,6 +62,9 @@ ui: setup chromium ## tests of Airflow's interface in a browser; screenshots in 
 
 faults: setup ## all tests that kill real processes
 	$(RUN) pytest -m faults
+
+test-compose: setup ## docker-compose.yml in real containers; needs root, docker with compose, debootstrap
+	$(RUN) pytest -v -m compose
 
 bench: setup ## freshness and throughput, measured on a platform of its own
 	$(RUN) python -m bench.run
