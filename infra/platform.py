@@ -131,7 +131,8 @@ def guard(settings: Settings) -> None:
     with psycopg.connect(settings.catalog.dsn) as connection:
         if connection.execute("SELECT to_regclass('iceberg_tables')").fetchone() == (None,) and backups(settings):
             raise TerminalError(
-                "the databases are empty and there are backups of them in the lake: anabranch down, anabranch restore"
+                "the databases are empty and there are backups of them in the lake: anabranch down, anabranch restore "
+                "(in containers: docs/containers.md)"
             )
 
 

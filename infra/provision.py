@@ -1,11 +1,14 @@
 """``python -m infra.provision stores|capture|views``: what ``anabranch up`` does between the starts of services, for
 containers, where Compose starts them. Each step is a container that ends, and each can be run again.
+
+``restore`` is run by hand, with nothing up but the two stores: ``docker compose run --rm --no-deps stores restore``.
 """
 
 import logging
 import sys
 
 from batch.backup import backup, backups
+from batch.backup import restore as restore_databases
 from changelog.sources.cdc import capture as capturing
 from infra import airflow, prepare
 from infra.platform import guard
@@ -48,7 +51,13 @@ def views(settings: Settings) -> None:
         backup(settings)
 
 
-STEPS = {"stores": stores, "capture": capture, "views": views}
+def restore(settings: Settings) -> None:
+    """The databases from the newest backup in the lake. Raises TerminalError if there is none."""
+    prepare.databases(settings)
+    log.info("restored: %s", restore_databases(settings))
+
+
+STEPS = {"stores": stores, "capture": capture, "views": views, "restore": restore}
 
 
 def main(argv: list[str] | None = None) -> int:
