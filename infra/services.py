@@ -37,13 +37,15 @@ def services(settings: Settings, programs: Programs) -> list[Service]:
         kafka(settings, programs, ports),
         minio(settings, programs, ports),
         trino(settings, programs, ports),
-        *ours(settings, programs, ports.spark_ui),
+        *ours(settings, ports.spark_ui),
+        *(capture(settings, programs) if settings.profile == "full" else ()),
+        *(airflow.services(settings) if settings.profile == "full" else ()),
     ]
 
 
-def ours(settings: Settings, programs: Programs, spark_ui: int | None = None) -> list[Service]:
-    """Those of them that run our code, and Kafka Connect: in containers the same, out of one image. ``spark_ui``: the
-    port of the user interface of the speed application's Spark, if it is to have one."""
+def ours(settings: Settings, spark_ui: int | None = None) -> list[Service]:
+    """Those of the core that run our code; in containers the same. ``spark_ui``: the port of the user interface of the
+    speed application's Spark, if it is to have one."""
     interface = {"ANABRANCH_SPEED__UI_PORT": str(spark_ui), "SPARK_LOCAL_IP": "127.0.0.1"} if spark_ui else {}
     return [
         Service(
@@ -73,16 +75,18 @@ def ours(settings: Settings, programs: Programs, spark_ui: int | None = None) ->
             stop_seconds=30,
             restarts_on_78=False,
         ),
-        *(capture(settings, programs) if settings.profile == "full" else ()),
-        *(airflow.services(settings) if settings.profile == "full" else ()),
     ]
 
 
 def capture(settings: Settings, programs: Programs) -> list[Service]:
     """Change data capture: Kafka Connect, and what maps its stream to the changelog."""
+    return [connect.service(settings, programs), mapper(settings)]
+
+
+def mapper(settings: Settings) -> Service:
+    """What maps the captured stream to the changelog."""
     url = f"kafka://{settings.kafka.bootstrap}/{TOPIC}"
-    mapper = Service("cdc", [sys.executable, "-m", "changelog.sources.cdc"], url=url, restarts_on_78=False)
-    return [connect.service(settings, programs), mapper]
+    return Service("cdc", [sys.executable, "-m", "changelog.sources.cdc"], url=url, restarts_on_78=False)
 
 
 def data(settings: Settings, name: str) -> Path:

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # has no types
 
-from infra import airflow, compose, connect
+from infra import airflow, compose, connect, container
 from infra.artifacts.install import Programs
 from infra.artifacts.lock import artifacts, go_module
 from infra.compose import ArchiverChoice, ComposeProfile
 from infra.container import SAME_AS
-from infra.container import programs as packed
 from infra.home import Ports, completed, generated
-from infra.services import ours, services
+from infra.services import services
 from runtime.errors import TerminalError
 from runtime.settings import Settings, read
 from runtime.version import ROOT
@@ -275,16 +274,26 @@ def test_airflow_and_connect_are_configured_as_on_one_machine_but_for_addresses(
     assert differing(one, other) == {"bootstrap.servers", "listeners", "rest.advertised.host.name"}
 
 
-def test_our_image_knows_every_service_that_compose_starts_from_it(init: Init, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = init(FULL)
-    monkeypatch.setenv("ANABRANCH_HOME", str(made / "home"))
-    known = {service.name for service in ours(read(made / "settings.json"), packed())}
-    started = {
+def test_our_image_knows_every_service_that_compose_starts_from_it(
+    init: Init, local: tuple[Settings, Path], programs: Programs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started = [
         service["command"][0]
         for service in SERVICES.values()
         if service["image"].startswith("${ANABRANCH_IMAGE") and "entrypoint" not in service
-    }
-    assert {SAME_AS.get(name, name) for name in started} == known
+    ]
+    contained, everything = read(init(FULL) / "settings.json"), services(local[0], programs)
+    others = {"postgres", "kafka", "minio", "trino"}
+    assert {SAME_AS.get(name, name) for name in started} == {one.name for one in everything} - others
+    for name in started:
+        monkeypatch.setenv("ANABRANCH_HOME", str(tmp_path / name))
+        made = container.service(name, read(init(FULL) / "settings.json"))
+        (there,) = (one for one in everything if one.name == made.name)
+        assert made.command[1:2] == there.command[1:2]
+        written = {path.parts[-2] for path in (tmp_path / name).rglob("*") if path.is_file()}
+        assert written == ({"connect"} if name == "connect" else {"airflow", "spark"} if "airflow" in name else set())
+    with pytest.raises(TerminalError, match="there is no service 'nobody'; there are connect, archiver"):
+        container.service("nobody", contained)
 
 
 def test_images_have_the_versions_that_are_locked() -> None:
