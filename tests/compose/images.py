@@ -131,9 +131,8 @@ def base_image() -> str:
             shutil.copy2(CERTIFICATES, root / CERTIFICATES.relative_to("/"))
             shutil.rmtree(root / "var" / "cache" / "apt")
             (root / "var" / "cache" / "apt" / "archives" / "partial").mkdir(parents=True)
-            tar = subprocess.Popen(["tar", "-C", str(root), "-c", "."], stdout=subprocess.PIPE)
-            subprocess.run(["docker", "import", "-", name], stdin=tar.stdout, check=True, capture_output=True)
-            assert tar.wait() == 0
+            with subprocess.Popen(["tar", "-C", str(root), "-c", "."], stdout=subprocess.PIPE) as tar:
+                subprocess.run(["docker", "import", "-", name], stdin=tar.stdout, check=True, capture_output=True)
     return name
 
 

@@ -2,9 +2,14 @@
 of the local platform but for hosts, ports and paths."""
 
 import json
+import os
 import re
+import socket
 import stat
+import subprocess
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -325,3 +330,51 @@ def test_secor_stores_what_our_reader_expects_and_never_over_an_object_of_ours(i
     assert any(
         mount.startswith(f"{found['secor.local.path'].rsplit('/', 1)[0]}:") for mount in SERVICES["secor"]["tmpfs"]
     )
+
+
+@pytest.mark.parametrize(
+    ("answer", "healthy"),
+    [
+        (b"\x00\x00\x00\x0a\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00", True),
+        (b"\x00\x00\x00\x0a\x00\x00\x00\x01\x00\x23\x00\x00\x00\x00", False),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", False),
+        (b"", False),
+    ],
+    ids=["an answer", "an error", "something else", "nothing"],
+)
+def test_a_broker_is_healthy_if_it_answers_a_request(answer: bytes, healthy: bool) -> None:
+    asked = []
+
+    def serve(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection:
+            asked.append(connection.recv(14, socket.MSG_WAITALL))
+            connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        serving = pool.submit(serve, server)
+        words = SERVICES["kafka-1"]["healthcheck"]["test"][1:]
+        script = words[-1].replace("$$", "$").replace("/9092", f"/{server.getsockname()[1]}")
+        done = subprocess.run([*words[:-1], script], capture_output=True, check=False, timeout=20)
+        serving.result(20)
+    assert (done.returncode == 0) == healthy
+    # size, ApiVersions, version 0, correlation id 1, no client id
+    assert asked == [bytes.fromhex("0000000a 0012 0000 00000001 ffff")]
+
+
+def test_a_service_of_ours_is_healthy_while_its_loop_says_so(tmp_path: Path) -> None:
+    beat = tmp_path / "heartbeat"
+    shell, script = SERVICES["speed"]["healthcheck"]["test"]
+    assert shell == "CMD-SHELL"
+
+    def healthy() -> bool:
+        words = script.replace("$$", "$").replace("/tmp/heartbeat", str(beat))
+        return subprocess.run(["sh", "-c", words], capture_output=True, check=False).returncode == 0
+
+    assert not healthy()
+    beat.write_text("running")
+    assert healthy()
+    os.utime(beat, (time.time() - 90, time.time() - 90))
+    assert not healthy(), "the loop hangs"
+    beat.write_text("failed")
+    assert not healthy()
