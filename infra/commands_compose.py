@@ -33,4 +33,5 @@ def init(
     profiles = tuple(dict.fromkeys(profile or (ComposeProfile.core,)))
     compose.init(to, env, profiles, archiver)
     typer.echo(f"{' + '.join(profiles)}: secrets and configuration are in {to}, variables in {env}")
-    typer.echo("next: docker compose up --wait")
+    given = "" if env == Path(".env") else f"--env-file {env} "
+    typer.echo(f"next: docker compose {given}up --wait")

@@ -22,6 +22,7 @@ from infra.artifacts.lock import artifacts, go_module
 from infra.compose import ArchiverChoice, ComposeProfile
 from infra.container import SAME_AS
 from infra.home import Ports, completed, generated
+from infra.provision import STEPS
 from infra.services import services
 from runtime.errors import TerminalError
 from runtime.settings import Settings, read
@@ -34,6 +35,7 @@ CORE, FULL, SCALE = ComposeProfile
 FILE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
 ONCE = {name for name, service in SERVICES.items() if service["restart"] == "no"}
+PROVISION = ["python", "-m", "infra.provision"]
 DEFAULT = re.compile(r"\$\{(\w+):-([^}]*)\}")
 
 Init = Callable[..., Path]
@@ -299,6 +301,12 @@ def test_our_image_knows_every_service_that_compose_starts_from_it(
         assert written == ({"connect"} if name == "connect" else {"airflow", "spark"} if "airflow" in name else set())
     with pytest.raises(TerminalError, match="there is no service 'nobody'; there are connect, archiver"):
         container.service("nobody", contained)
+
+
+def test_the_steps_between_the_starts_are_those_that_there_are() -> None:
+    steps = {name: service["command"] for name, service in SERVICES.items() if service.get("entrypoint") == PROVISION}
+    assert steps == {name: [name] for name in ONCE}
+    assert STEPS.keys() - {"restore"} == ONCE
 
 
 def test_images_have_the_versions_that_are_locked() -> None:
