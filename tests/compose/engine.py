@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ def answers() -> bool:
 def engine() -> Iterator[None]:
     """An engine that answers. One that was not there before is gone afterwards, with all its processes, also where this
     process is asked to end meanwhile (SIGTERM)."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what pytest and `finally` know how to end by
     if answers():
         yield
         return
