@@ -6,7 +6,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen
 
-.PHONY: help setup up down status demo test slow lint unit property integration ui faults soak bench clean chromium
+.PHONY: help setup up down status demo test slow lint unit property integration ui faults soak test-compose bench clean chromium
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ MINUTES ?= 60
 SEED ?= 1
 soak: setup ## faults upon faults under load: make soak MINUTES=60 SEED=1; figures in test-results/soak.json
 	$(RUN) python -m tests.faults.soak --minutes $(MINUTES) --seed $(SEED)
+
+test-compose: setup ## docker-compose.yml in real containers; needs root, docker with compose, debootstrap
+	$(RUN) pytest -v -m compose
 
 bench: setup ## freshness and throughput, measured on a platform of its own
 	$(RUN) python -m bench.run

@@ -1,5 +1,6 @@
-"""Whether there is anything for a batch run to do, from the operations database alone."""
+"""Whether there is anything for a batch run to do, without Spark."""
 
+from changelog.archive.position import stored_offsets
 from changelog.positions import Vector, covers, from_json
 from runtime import ops
 from runtime.ops import Connection
@@ -10,8 +11,8 @@ def has_work(settings: Settings) -> bool:
     """Whether the archiver has committed more than what is served was built from, or what is served stands on a
     generation that the speed layer no longer runs.
 
-    While a rollback holds publication, only what is not ingested yet counts. Raises TransientError if the database is
-    not there.
+    While a rollback holds publication, only what is not ingested yet counts. Raises TransientError if the database or
+    Kafka is not there.
     """
     with ops.connect(settings) as connection:
         done = archived_vector(connection)
@@ -19,15 +20,7 @@ def has_work(settings: Settings) -> bool:
             if stands_on_an_earlier(connection):
                 return True
             done = least([done, *served_vectors(connection)])
-        return not covers(done, committed_vector(connection))
-
-
-def committed_vector(connection: Connection) -> Vector:
-    """Up to where the archiver has stored the log; empty before its first heartbeat."""
-    row = connection.execute(
-        "SELECT detail -> 'committed' AS committed FROM services WHERE name = 'archiver'"
-    ).fetchone()
-    return from_json(row["committed"]) if row and row["committed"] else {}
+        return not covers(done, stored_offsets(settings))
 
 
 def archived_vector(connection: Connection) -> Vector:

@@ -9,6 +9,7 @@ from infra import (
     commands_audit,
     commands_cdc,
     commands_command,
+    commands_compose,
     commands_dead_letters,
     commands_erasure,
     commands_latest,
@@ -28,6 +29,7 @@ app = typer.Typer(
 )
 for commands in (
     commands_platform,
+    commands_compose,
     commands_log,
     commands_command,
     commands_dead_letters,

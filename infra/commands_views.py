@@ -296,7 +296,10 @@ def generation_new() -> None:
     with ops.connect(settings) as connection:
         begun = begin(settings, connection, "main")
     typer.echo(f"generation {begun.number} begins at {json.dumps(to_json(begun.start))}")
-    supervise.restart(settings, "speed")
+    if supervise.is_running(settings):
+        supervise.restart(settings, "speed")
+    else:
+        typer.echo("it begins when the speed application starts again: docker compose restart speed")
 
 
 def generation_list() -> None:

@@ -45,11 +45,10 @@ class ArchiveStore:
         self._bucket = store.archive_bucket
         self.prefix = store.archive_prefix
 
-    def list_objects(self, topic: str) -> Iterator[ArchiveObject]:
-        """All archive objects of a topic, in the order of their names."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=f"{self.prefix}/{topic}/"
-        )
+    def list_objects(self, topic: str, day: str | None = None) -> Iterator[ArchiveObject]:
+        """All archive objects of a topic, or those of one day (YYYY-MM-DD), in the order of their names."""
+        folder = f"{self.prefix}/{topic}/" + (f"dt={day}/" if day else "")
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder)
         for page in pages:
             for item in page.get("Contents", ()):
                 partition = partition_of("/" + item["Key"])
