@@ -23,9 +23,9 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from psycopg import sql
 
-from batch.backlog import committed_vector
 from batch.backup import backup
 from batch.search import REQUESTS, Found, InTopic, files, rows_of, search
+from changelog.archive.position import stored_offsets
 from changelog.commands.schema import COMMANDS, OUTCOMES, command_topic
 from changelog.commands.service import GROUP as COMMANDS_GROUP
 from changelog.derive import SOURCES
@@ -285,8 +285,8 @@ def _bound_compaction(settings: Settings) -> None:
 def read_positions(settings: Settings) -> Vector:
     """Up to where those of our services that read a topic have read it, of each topic-partition of ``PURGED``: the
     archive and the speed layer, ``derive``, ``commands``, and capture. Topics that none of them reads are not named."""
+    archived = stored_offsets(settings)
     with ops.connect(settings) as connection:
-        archived = committed_vector(connection)
         rows = connection.execute("SELECT topic, kafka_partition, kafka_offset FROM archived").fetchall()
         beat = connection.execute("SELECT detail FROM services WHERE name = 'speed'").fetchone()
     ingested: Vector = {}

@@ -21,7 +21,7 @@ from changelog.classify import CLASSIFIED_DDL, RECORD, classify_batch
 from changelog.erased import Erased
 from changelog.positions import Vector
 from changelog.reader import Entry, Reader
-from changelog.topics import committed_offsets, start_offsets
+from changelog.topics import start_offsets
 from runtime.settings import Settings
 
 NEAR = 1_000
@@ -188,12 +188,6 @@ def tails(settings: Settings, reached: Vector, ends: Vector) -> list[Hole]:
         for partition, offset in partitions.items()
         if offset > reached[topic][partition]
     ]
-
-
-def stored_offsets(settings: Settings, positions: Vector) -> Vector:
-    """Up to where the archiver has committed that everything is stored, of the topics of ``positions``. Empty where
-    another program archives, which commits as another group or elsewhere."""
-    return committed_offsets(settings, settings.archiver.group, list(positions))
 
 
 def withheld(settings: Settings, reached: Vector, stored: Vector) -> list[tuple[tuple[str, int], int]]:

@@ -28,7 +28,6 @@ from batch.holes import (
     look_up,
     lost,
     overlapping,
-    stored_offsets,
     stretches_of,
     tails,
     unproven,
@@ -37,6 +36,7 @@ from batch.holes import (
 from batch.report import Report, complain, note
 from changelog.archive.columnar import archive_name
 from changelog.archive.objects import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
+from changelog.archive.position import stored_offsets
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE, IDENTITY
 from changelog.erased import Erased
@@ -100,7 +100,8 @@ def _pass(
     """One pass over the objects of ``entities``. Returns those whose commit was refused because somebody was first."""
     snapshots = {entity: snapshot for entity, snapshot in snapshots_now(spark).items() if entity in entities}
     position = positions(spark, snapshots, settings.kafka.partitions)
-    stored = stored_offsets(settings, position)  # before the listing: it has what is committed by now
+    committed = stored_offsets(settings)  # before the listing: that has what is committed by now
+    stored = {topic: partitions for topic, partitions in committed.items() if topic in position}
     objects = _unread(settings, ops, position)
     if not objects and covers(position, stored) and not tails(settings, position, end_offsets(settings)):
         return set()
