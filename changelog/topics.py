@@ -61,8 +61,18 @@ def ensure_topics(
     ]
     for future in client.create_topics(new).values() if new else ():
         future.result(TIMEOUT)
+    await_topics(settings, missing)
     check_topics(settings, special)
     return missing
+
+
+def await_topics(settings: Settings, names: Iterable[str]) -> None:
+    """Wait until the broker tells of topics that were created: its controller does so first. Raises TransientError."""
+    client, deadline = admin(settings), time.monotonic() + TIMEOUT
+    while missing := set(names) - client.list_topics(timeout=TIMEOUT).topics.keys():
+        if time.monotonic() > deadline:
+            raise TransientError(f"Kafka at {settings.kafka.bootstrap} does not tell of new topics: {sorted(missing)}")
+        time.sleep(0.05)
 
 
 def check_topics(settings: Settings, special: Mapping[str, Mapping[str, str]] | None = None) -> None:

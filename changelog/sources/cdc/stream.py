@@ -6,7 +6,7 @@ import uuid
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
 
-from changelog.topics import MAX_RECORD_BYTES, TIMEOUT, admin
+from changelog.topics import MAX_RECORD_BYTES, TIMEOUT, admin, await_topics
 from runtime.errors import ContractError, TransientError
 from runtime.settings import Settings
 
@@ -30,6 +30,7 @@ def ensure_topic(settings: Settings) -> None:
         if TOPIC not in there:
             new = NewTopic(TOPIC, 1, settings.kafka.replication_factor, config=config)
             client.create_topics([new])[TOPIC].result(TIMEOUT)
+            await_topics(settings, [TOPIC])
             return
         resource = ConfigResource(ResourceType.TOPIC, TOPIC)
         kind = client.describe_configs([resource])[resource].result(TIMEOUT)["message.timestamp.type"].value
