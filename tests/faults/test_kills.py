@@ -92,6 +92,7 @@ def assert_alerts_sent_once(settings: Settings) -> None:
     assert sorted(sent) == sorted(map(tuple, rows))
 
 
+@pytest.mark.slow
 def test_speed_dies_while_it_starts_again_and_while_it_works(platform: Settings) -> None:
     """The supervised driver, killed with its JVM left to notice, three times, at whatever it is doing."""
     killed = {None}
@@ -119,6 +120,7 @@ def test_a_lost_store_of_identities_is_made_anew_from_the_log(platform: Settings
     assert store.exists()
 
 
+@pytest.mark.slow
 def test_lost_histories_stop_the_stream_until_a_new_generation_fills_them_from_the_archive(
     platform: Settings,
 ) -> None:
@@ -189,6 +191,7 @@ def test_build_dies_and_what_it_left_counts_for_nothing(platform: Settings, poin
     assert served(platform).difference(expected(platform)) == ""
 
 
+@pytest.mark.slow
 def test_the_run_that_died_is_run_again_under_its_name(platform: Settings) -> None:
     run("batch", "--run-id", "interrupted")
     assert_exact(platform)
@@ -237,6 +240,7 @@ def test_a_killed_supervisor_leaves_nothing_that_up_does_not_mend(platform: Sett
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_down_leaves_no_process_and_up_goes_on(platform: Settings) -> None:
     before = served(platform)
     run("down")
@@ -249,6 +253,7 @@ def test_down_leaves_no_process_and_up_goes_on(platform: Settings) -> None:
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_verify_is_exact_after_all_of_it(platform: Settings) -> None:
     run("batch", "--full")
     report = json.loads(run("verify", "--json"))
