@@ -120,10 +120,12 @@ def assert_log_holds(settings: Settings) -> None:
 def meddle(settings: Settings, changes: Mapping[str, dict[str, Any] | None]) -> None:
     """Somebody writes of the shop's entities into the log, behind the shop's back. ``changes``: by ref what is to be
     different of the newest version, or None where it is to be deleted; one that there is not is made as a guest."""
-    said = {}
-    for entity, _, made, valid in captured(settings):
+    newest = {}
+    for entity, guest, made, valid in captured(settings):
         if valid:
-            said[(made.get("current") or made["original"])["ref"]] = entity, made.get("current")
+            newest[guest, (made.get("current") or made["original"])["ref"]] = entity, made.get("current")
+    # An order that went from one guest to another is deleted in the log of the one, and there in that of the other.
+    said = {ref: found for (_, ref), found in newest.items() if found[1] is not None}
     lines = []
     for number, (ref, change) in enumerate(changes.items()):
         entity, original = said.get(ref, ("guest", None))
