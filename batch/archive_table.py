@@ -28,9 +28,6 @@ from runtime.errors import ContractError
 from runtime.settings import ENTITIES, topic_of
 from runtime.spark import CATALOG
 
-EMPTY = "empty"
-"""Kind of a row that stands for a range of offsets without records (transaction markers), or one accepted as lost."""
-
 
 def ensure_archives(spark: SparkSession, topic_ids: dict[str, str], partitions: int) -> None:
     """Create the tables that are missing, each with a first, empty snapshot, and add the columns of fields that the

@@ -8,14 +8,13 @@ whether it was empty; else it stops the archived position there.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from changelog.archive.ranges import gaps
+from changelog.archive.ranges import Hole, gaps
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CLASSIFIED_DDL, RECORD, classify_batch
 from changelog.erased import Erased
@@ -30,19 +29,6 @@ offset behind each."""
 
 TASKS = 4
 WAIT_MS = 50
-
-
-@dataclass(frozen=True)
-class Hole:
-    """Offsets ``first`` … ``last`` (both included) of a topic-partition."""
-
-    topic: str
-    partition: int
-    first: int
-    last: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}/{self.first}-{self.last}"
 
 
 Stretches = dict[tuple[str, int], list[tuple[int, int]]]

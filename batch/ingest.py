@@ -19,24 +19,13 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from batch.archive_table import EMPTY, ends, ensure_archives, positions, snapshots_now
-from batch.holes import (
-    Hole,
-    Stretches,
-    ends_of,
-    find,
-    look_up,
-    lost,
-    overlapping,
-    stretches_of,
-    tails,
-    unproven,
-    withheld,
-)
+from batch.archive_table import ends, ensure_archives, positions, snapshots_now
+from batch.holes import Stretches, ends_of, find, look_up, lost, overlapping, stretches_of, tails, unproven, withheld
 from batch.report import Report, complain, note
 from changelog.archive.columnar import archive_name
 from changelog.archive.objects import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
 from changelog.archive.position import stored_offsets
+from changelog.archive.ranges import EMPTY, Hole
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE, IDENTITY
 from changelog.erased import Erased
@@ -344,20 +333,13 @@ def main(argv: list[str] | None = None) -> int:
     settings = Settings()
 
     def work(spark: SparkSession) -> int:
-        report = ingest(spark, settings, tuple(parse_hole(text) for text in arguments.accept_hole))
+        report = ingest(spark, settings, tuple(Hole.parse(text) for text in arguments.accept_hole))
         print(json.dumps(asdict(report)))
         if not arguments.complain_later:
             complain(report)
         return 0
 
     return job(settings, "ingest", BATCH_CONF, work)
-
-
-def parse_hole(text: str) -> Hole:
-    """``changelog.order/3/100-105`` → Hole. Raises ValueError."""
-    topic, partition, offsets = text.split("/")
-    first, last = offsets.split("-")
-    return Hole(topic, int(partition), int(first), int(last))
 
 
 if __name__ == "__main__":

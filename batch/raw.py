@@ -7,10 +7,10 @@ from functools import reduce
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from batch.archive_table import EMPTY
 from batch.holes import Stretches, find
 from changelog.archive.columnar import archive_name, archived
 from changelog.archive.objects import ABOUT, BROKEN, RANGE, list_raw, read_objects
+from changelog.archive.ranges import EMPTY
 from changelog.classify import CHANGE, IDENTITY
 from changelog.duplicates import mark_duplicates
 from changelog.erased import NOBODY, Erased

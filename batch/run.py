@@ -10,10 +10,11 @@ from dataclasses import asdict
 from pyspark.sql import SparkSession
 
 from batch.build import build
-from batch.ingest import BATCH_CONF, ingest, parse_hole
+from batch.ingest import BATCH_CONF, ingest
 from batch.plan import add_options, plan_of
 from batch.report import EXIT_INCOMPLETE, complain
 from changelog.archive.position import stored_offsets
+from changelog.archive.ranges import Hole
 from changelog.positions import Vector, covers
 from changelog.topics import end_offsets
 from runtime.errors import ArchiveError, HoleError
@@ -40,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     def work(spark: SparkSession) -> int:
         plan = plan_of(arguments)
         wait_for_archiver(settings, ends, arguments.patience)
-        report = ingest(spark, settings, tuple(parse_hole(text) for text in arguments.accept_hole))
+        report = ingest(spark, settings, tuple(Hole.parse(text) for text in arguments.accept_hole))
         run = build(spark, settings, plan)
         print(json.dumps({"ingest": asdict(report), "run": asdict(run)}))
         complain(report)

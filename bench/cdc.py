@@ -64,7 +64,7 @@ def fill(settings: Settings, rows: int) -> None:
 
 
 class Shop(threading.Thread):
-    """The application at work; where the database goes away, it comes back to it. ``changes``: rows that it changed."""
+    """The application at work; where the database goes away, it comes back to it."""
 
     def __init__(self, settings: Settings, rate: float, seed: int) -> None:
         super().__init__()

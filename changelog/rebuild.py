@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from changelog.archive.columnar import archive_name
-from changelog.archive.ranges import Ranges, gaps
+from changelog.archive.ranges import EMPTY, Hole, Ranges, gaps
 from changelog.archive.secor import ArchivedRecord, hour_in, hour_of, read_object, start_of
 from changelog.archive.store import ArchiveObject, ArchiveStore
 from changelog.derive import SOURCES, Deriver, known_positions, state
@@ -27,23 +27,8 @@ from runtime.settings import Settings, entity_of
 
 log = logging.getLogger("rebuild")
 
-EMPTY = "empty"
-"""Kind of a row of ``archive.<entity>`` that says that there is nothing."""
 
-
-class Missed(NamedTuple):
-    """Offsets ``first`` … ``last`` (both included) of a topic-partition."""
-
-    topic: str
-    partition: int
-    first: int
-    last: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}/{self.partition}/{self.first}-{self.last}"
-
-
-def rebuild(settings: Settings, accept: Sequence[Missed] = ()) -> dict[Missed, int]:
+def rebuild(settings: Settings, accept: Sequence[Hole] = ()) -> dict[Hole, int]:
     """Derive what lies between the place up to which everything is derived and the beginning of what Kafka has.
 
     Returns how many records of each stretch were there; a second call finds no stretch. The service must not run: it is
@@ -59,11 +44,11 @@ def rebuild(settings: Settings, accept: Sequence[Missed] = ()) -> dict[Missed, i
     return done
 
 
-def missing(settings: Settings) -> list[Missed]:
+def missing(settings: Settings) -> list[Hole]:
     """The stretches that Kafka has let go of before they were derived."""
     positions = known_positions(settings)
     return [
-        Missed(topic, partition, positions[topic][partition], start - 1)
+        Hole(topic, partition, positions[topic][partition], start - 1)
         for topic, starts in start_offsets(settings, SOURCES).items()
         for partition, start in starts.items()
         if positions[topic][partition] < start
@@ -75,8 +60,8 @@ def _derive(
     store: ArchiveStore,
     deriver: Deriver,
     group: object,
-    missed: Missed,
-    accept: Sequence[Missed],
+    missed: Hole,
+    accept: Sequence[Hole],
 ) -> int:
     objects = [item for item in store.list_objects(missed.topic) if item.partition == missed.partition]
     objects = [item for item in objects if start_of(item.key) <= missed.last]
@@ -111,7 +96,7 @@ class _Found(NamedTuple):
     holes: list[tuple[int, int]]
 
 
-def _found(store: ArchiveStore, objects: Iterable[ArchiveObject], missed: Missed) -> _Found:
+def _found(store: ArchiveStore, objects: Iterable[ArchiveObject], missed: Hole) -> _Found:
     seen, records, first = Ranges(), 0, (missed.last + 1, 0)
     for item in objects:
         for record in _read(store, item):
@@ -122,7 +107,7 @@ def _found(store: ArchiveStore, objects: Iterable[ArchiveObject], missed: Missed
     return _Found(records, first[1], gaps([*seen.ranges, end], missed.first))
 
 
-def _refuse_holes(settings: Settings, missed: Missed, holes: list[tuple[int, int]], accept: Sequence[Missed]) -> None:
+def _refuse_holes(settings: Settings, missed: Hole, holes: list[tuple[int, int]], accept: Sequence[Hole]) -> None:
     """Raise HoleError unless what the raw archive lacks was proven empty when it was ingested, or is accepted."""
     if not holes:
         return
@@ -132,7 +117,7 @@ def _refuse_holes(settings: Settings, missed: Missed, holes: list[tuple[int, int
     lost = []
     for first, last in holes:
         inside = [(max(first, low), min(last, high)) for low, high in known if low <= last and high >= first]
-        lost += [Missed(*missed[:2], *gap) for gap in gaps([*inside, (last + 1, last + 1)], first)]
+        lost += [Hole(*missed[:2], *gap) for gap in gaps([*inside, (last + 1, last + 1)], first)]
     if lost:
         raise HoleError(
             f"no object of the archive has {', '.join(map(str, lost))}, and ingest has not proven that there was "
@@ -141,7 +126,7 @@ def _refuse_holes(settings: Settings, missed: Missed, holes: list[tuple[int, int
         )
 
 
-def _proven_empty(settings: Settings, missed: Missed) -> list[tuple[int, int]]:
+def _proven_empty(settings: Settings, missed: Hole) -> list[tuple[int, int]]:
     """Ranges that ``archive.<entity>`` knows to be empty: transaction markers, aborted records, accepted holes."""
     catalog, schema, name = archive_name(entity_of(missed.topic)).split(".")
     table = f'{catalog}.{schema}."{name}"'
@@ -163,7 +148,7 @@ def _chunks(entries: Iterator[Entry], size: int) -> Iterator[list[Entry]]:
 
 
 def _entries(
-    store: ArchiveStore, objects: Iterable[ArchiveObject], of: Missed, stretch: tuple[int, int]
+    store: ArchiveStore, objects: Iterable[ArchiveObject], of: Hole, stretch: tuple[int, int]
 ) -> Iterator[Entry]:
     """The records of a topic-partition's objects in a stretch (first, last), in the order of offsets, each once."""
     for record in in_order((start_of(item.key), partial(_read, store, item)) for item in objects):

@@ -39,10 +39,22 @@ def ensure_topics(
 
     Raises ContractError if a changelog topic or a special one exists and is not as agreed (:func:`check_topics`).
     """
-    client = admin(settings)
+    special = special or {}
+    wanted = {topic: special.get(topic, {}) for topic in (*settings.topics, *others, *special)}
+    missing = create_topics(settings, wanted, settings.kafka.partitions)
+    check_topics(settings, special)
+    return missing
+
+
+def create_topics(settings: Settings, wanted: Mapping[str, Mapping[str, str]], partitions: int) -> list[str]:
+    """Create those of ``wanted`` (topic → what its configuration has beside what ours have) that are missing, and wait
+    until the broker tells of them: its controller does so first. Returns their names.
+
+    Raises KafkaException if Kafka does not answer, TransientError if it does not tell of them in time.
+    """
+    client, kafka = admin(settings), settings.kafka
     there = client.list_topics(timeout=TIMEOUT).topics
-    kafka, special = settings.kafka, special or {}
-    missing = [topic for topic in (*settings.topics, *others, *special) if topic not in there]
+    missing = [topic for topic in wanted if topic not in there]
     config = {
         "cleanup.policy": "delete",
         "retention.ms": str(kafka.retention_ms),
@@ -53,26 +65,20 @@ def ensure_topics(
     new = [
         NewTopic(
             topic,
-            num_partitions=kafka.partitions,
+            num_partitions=partitions,
             replication_factor=kafka.replication_factor,
-            config={**config, **special.get(topic, {})},
+            config={**config, **wanted[topic]},
         )
         for topic in missing
     ]
     for future in client.create_topics(new).values() if new else ():
         future.result(TIMEOUT)
-    await_topics(settings, missing)
-    check_topics(settings, special)
-    return missing
-
-
-def await_topics(settings: Settings, names: Iterable[str]) -> None:
-    """Wait until the broker tells of topics that were created: its controller does so first. Raises TransientError."""
-    client, deadline = admin(settings), time.monotonic() + TIMEOUT
-    while missing := set(names) - client.list_topics(timeout=TIMEOUT).topics.keys():
+    deadline = time.monotonic() + TIMEOUT
+    while unseen := set(missing) - client.list_topics(timeout=TIMEOUT).topics.keys():
         if time.monotonic() > deadline:
-            raise TransientError(f"Kafka at {settings.kafka.bootstrap} does not tell of new topics: {sorted(missing)}")
+            raise TransientError(f"Kafka at {kafka.bootstrap} does not tell of new topics: {sorted(unseen)}")
         time.sleep(0.05)
+    return missing
 
 
 def check_topics(settings: Settings, special: Mapping[str, Mapping[str, str]] | None = None) -> None:

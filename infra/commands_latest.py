@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from batch.ingest import parse_hole
+from changelog.archive.ranges import Hole
 from changelog.derive import state
 from changelog.derived import DERIVED, GROUP, derived_topics
 from changelog.exact import text_of
 from changelog.latest import Update, updates
-from changelog.rebuild import Missed
 from changelog.rebuild import rebuild as derive_again
 from changelog.topics import delete_group, delete_topics, ensure_topics
 from infra import supervise
@@ -77,7 +76,7 @@ def rebuild(
     again. What is not missing is left as it is; killed, it is run again. With --anew consumers have to begin anew too.
     """
     settings = Settings()
-    accept = [Missed(hole.topic, hole.partition, hole.first, hole.last) for hole in map(parse_hole, accept_hole or [])]
+    accept = [Hole.parse(text) for text in accept_hole or []]
     supervised = supervise.is_running(settings)
     if supervised:
         supervise.stop_services(settings, ["derive"])

@@ -2,6 +2,30 @@
 
 from bisect import bisect_right
 from collections.abc import Iterable
+from typing import NamedTuple, Self
+
+EMPTY = "empty"
+"""Kind of a row of ``archive.<entity>`` that stands for a range of offsets without records (transaction markers), or
+one accepted as lost."""
+
+
+class Hole(NamedTuple):
+    """Offsets ``first`` … ``last`` (both included) of a topic-partition."""
+
+    topic: str
+    partition: int
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.first}-{self.last}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``changelog.order/3/100-105`` → Hole. Raises ValueError."""
+        topic, partition, offsets = text.split("/")
+        first, last = offsets.split("-")
+        return cls(topic, int(partition), int(first), int(last))
 
 
 class Ranges:

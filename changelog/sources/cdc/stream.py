@@ -4,9 +4,9 @@ import json
 import uuid
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigResource, ResourceType
 
-from changelog.topics import MAX_RECORD_BYTES, TIMEOUT, admin, await_topics
+from changelog.topics import TIMEOUT, admin, create_topics
 from runtime.errors import ContractError, TransientError
 from runtime.settings import Settings
 
@@ -18,20 +18,10 @@ GROUP = "anabranch-cdc"
 def ensure_topic(settings: Settings) -> None:
     """Create the topic where it is missing. Raises ContractError unless it has one partition and the broker's time."""
     client = admin(settings)
-    config = {
-        "cleanup.policy": "delete",
-        "retention.ms": str(settings.kafka.retention_ms),
-        "message.timestamp.type": "LogAppendTime",
-        "min.insync.replicas": str(settings.kafka.min_insync_replicas),
-        "max.message.bytes": str(MAX_RECORD_BYTES),
-    }
     try:
-        there = client.list_topics(timeout=TIMEOUT).topics
-        if TOPIC not in there:
-            new = NewTopic(TOPIC, 1, settings.kafka.replication_factor, config=config)
-            client.create_topics([new])[TOPIC].result(TIMEOUT)
-            await_topics(settings, [TOPIC])
+        if create_topics(settings, {TOPIC: {}}, partitions=1):
             return
+        there = client.list_topics(timeout=TIMEOUT).topics
         resource = ConfigResource(ResourceType.TOPIC, TOPIC)
         kind = client.describe_configs([resource])[resource].result(TIMEOUT)["message.timestamp.type"].value
     except KafkaException as error:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from batch.holes import Hole, ends_of, find
+from batch.holes import ends_of, find
+from changelog.archive.ranges import Hole
 
 pytestmark = pytest.mark.unit
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch.holes import NEAR, Hole, find, lost, overlapping, read_together
-from changelog.archive.ranges import Ranges, gaps
+from batch.holes import NEAR, find, lost, overlapping, read_together
+from changelog.archive.ranges import Hole, Ranges, gaps
 
 pytestmark = pytest.mark.unit
 
