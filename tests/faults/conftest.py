@@ -15,15 +15,18 @@ from tests.faults import report
 from tests.faults.places import Checker
 
 OUTCOME = pytest.StashKey[str]()
+FAILURE = pytest.StashKey[str]()
 
 
 @pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Remember how a test ended, for its line."""
+def pytest_runtest_makereport(item: pytest.Item, call: "pytest.CallInfo[None]") -> Iterator[None]:
+    """Remember how a test ended, for its line, and of a failure the beginning of what it says."""
     made: Any = yield
     result = made.get_result()
     if result.when == "call" or result.failed:
         item.stash[OUTCOME] = result.outcome
+    if call.excinfo is not None and result.failed:
+        item.stash.setdefault(FAILURE, " ".join(str(call.excinfo.value).split())[:400])
 
 
 @pytest.fixture(autouse=True)
@@ -56,6 +59,8 @@ def fault(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         if outcome == "passed" and line.lost is None:
             line.lost = line.doubled = line.altered = 0
             line.records = line.records or log_size(request)
+        if failure := node.stash.get(FAILURE, ""):
+            line.told(failure)
         line.write(outcome)
         report.end()
 

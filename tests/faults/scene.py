@@ -71,7 +71,8 @@ class Scene:
         self.turn, self.quiet = turn, quiet
         self.random = random.Random(seed * 10 + turn)
         self._lake = lake
-        self._numbers = self._spawned = 0
+        self._numbers = 0
+        self._spawned: list[subprocess.Popen[str]] = []
 
     @property
     def spark(self) -> SparkSession:
@@ -113,6 +114,7 @@ class Scene:
         finally:
             if load.process.poll() is None:
                 load.process.kill()
+            if load.process.stdout and not load.process.stdout.closed:
                 load.process.communicate()
 
     # --- faults
@@ -248,14 +250,22 @@ class Scene:
     def spawn(self, *arguments: str, module: str = "infra.cli", **environment: str) -> "subprocess.Popen[str]":
         """Start a command in a process group of its own. What it says goes to a file among the home's logs: nobody
         reads it while the command runs, and a pipe would be full."""
-        self._spawned += 1
-        log = self.settings.home / "logs" / f"{self.report.name}-{self.turn}-{self._spawned}.log"
+        log = self.settings.home / "logs" / f"{self.report.name}-{self.turn}-{len(self._spawned) + 1}.log"
         with log.open("w") as file:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
                 cwd=ROOT, env={**os.environ, **environment}, text=True, stdout=file, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
+        self._spawned.append(process)
+        return process
+
+    def close(self) -> None:
+        """End what a case that failed has left of what it spawned. A second call does nothing."""
+        for process in self._spawned:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
 
 
 def finish(processes: Sequence["subprocess.Popen[str]"], seconds: float = 400) -> list[int]:

@@ -153,6 +153,7 @@ class Soak:
         except Exception as failure:  # whatever a case raises; it is told, and is the exit status
             error = f"{type(failure).__name__}: {str(failure)[:400]}"
         finally:
+            scene.close()
             report.end()
         self._note(case.name, began, error, kills=line.kills, queries=line.queries, refused=line.refused_queries)
         if error:

@@ -32,8 +32,11 @@ def test_fault(
 ) -> None:
     fault.name, fault.what, fault.seed = case.name, case.what, case.seed
     scene = Scene(platform, case.seed, fault, checker, session)
-    with scene.probed(case.refusable):
-        case.steps(scene)
+    try:
+        with scene.probed(case.refusable):
+            case.steps(scene)
+    finally:
+        scene.close()
 
 
 @pytest.mark.unit
