@@ -1,7 +1,8 @@
 """A writer that keeps a journal of what it sent and of what Kafka acknowledged: a witness beside Kafka.
 
 ``python -m tests.faults.journal FILE --seed N --records K [--rate R] [--start TIME]`` is the same as a process, which
-can be killed: what it had sent and not seen acknowledged is *unknown*, may be there or not, but not twice.
+can be killed: what it had sent and not seen acknowledged is *unknown*, may be there or not, but not twice. At SIGTERM
+it sends no more, and ends when all is acknowledged.
 
 The journal is JSON lines: ``["p", PREFIX]`` keys with that prefix are written by nobody else; ``["s", NUMBER, TOPIC,
 KEY, DIGEST, KIND, SERVICE, IDENTIFIER]`` a record that is about to be sent, and what it is meant to be;
@@ -13,6 +14,8 @@ import argparse
 import hashlib
 import json
 import os
+import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -197,8 +200,12 @@ def main() -> None:
     parser.add_argument("--start")
     arguments = parser.parse_args()
     seed = arguments.seed
+    over = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: over.set())
     with JournalledWriter(Settings(), arguments.file, shop_prefixes(seed), arguments.rate) as writer:
         for made in shop_records(seed, arguments.records, arguments.rate or 50, arguments.start):
+            if over.is_set():
+                break
             writer.send(made)
     print(json.dumps({"sent": writer.sent, "acknowledged": writer.acknowledged, "failed": writer.failed}))
 

@@ -45,7 +45,8 @@ class Load:
         return self.process.poll() is not None
 
     def finish(self) -> dict[str, int]:
-        """Wait until all is sent and acknowledged: what the writer counted."""
+        """Let the writer send no more, and wait until all is acknowledged: what it counted."""
+        self.process.terminate()
         out, err = self.process.communicate(timeout=400)
         assert self.process.returncode == 0, f"the writer failed: {err[-2000:]}"
         found: dict[str, int] = json.loads(out)
@@ -102,12 +103,13 @@ class Scene:
 
     @contextmanager
     def load(self, records: int, rate: float) -> Iterator[Load]:
-        """A process that writes meanwhile, ``rate`` records a second; afterwards it has sent everything, unless it was
-        killed."""
+        """A process that writes meanwhile, ``rate`` records a second and ``records`` at most; afterwards everything
+        that it has sent is acknowledged, unless it was killed."""
         seed, path = self.fresh()
         arguments = [str(path), "--seed", str(seed), "--records", str(records), "--rate", str(rate)]
         load = Load(start(*arguments, module="tests.faults.journal"))
         try:
+            until(lambda: path.exists() or load.is_over(), 30, "the writer writes")
             yield load
             if load.process.poll() != -signal.SIGKILL:
                 load.finish()

@@ -39,7 +39,7 @@ def maintain_without_mercy(scene: Scene) -> None:
 def killed_around_compaction(scene: Scene) -> None:
     """The driver dies before and after it has put files of closed epochs together, before Spark notes the epoch."""
     scene.stop("speed")
-    with scene.load(2000, rate=25):
+    with scene.load(4000, rate=25):
         for point in ("compaction.before-commit", "compaction.after-commit"):
             scene.run_until_killed("speed.app", point)
         scene.go_on("speed")
@@ -52,7 +52,7 @@ def killed_between_histories_and_commit(scene: Scene) -> None:
     """A worker dies when the histories of guests have noted an epoch that is not committed: three times, at its first,
     second and third passage; the epoch finds in them what it found before."""
     scene.stop("speed")
-    with scene.load(2500, rate=15):
+    with scene.load(4000, rate=25):
         for number in (1, 2, 3):
             marker = scene.settings.home / f"killed-at-histories.noted#{number}"
             marker.unlink(missing_ok=True)
