@@ -166,7 +166,8 @@ def _served(spark: SparkSession, ops: Connection, view: View, boundary: Boundary
     if not covers(boundary.vector, vector):
         raise TransientError(
             f"view {view.name} is served up to {to_json(vector)}, and the newest boundary that is warm and archived is "
-            f"behind it: {to_json(boundary.vector)}; run this again when the archive has moved on"
+            f"behind it: {to_json(boundary.vector)} of generation {boundary.generation}; run this again when that has "
+            "moved on"
         )
     return Base(row["snapshot"], vector, row["records"])
 

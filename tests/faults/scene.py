@@ -21,7 +21,7 @@ from batch.run import wait_for_archiver
 from changelog.topics import acknowledged_offsets, committed_offsets, end_offsets
 from infra import supervise
 from infra.readiness import await_ready
-from runtime.errors import AnabranchError
+from runtime.errors import AnabranchError, TransientError
 from runtime.settings import Settings
 from serving.wait import wait
 from tests.faults.journal import JournalledWriter, Made, shop_prefixes, shop_records
@@ -186,8 +186,16 @@ class Scene:
     # --- what is asked
 
     def batch(self, plan: Plan | None = None, serve: bool = True) -> None:
-        """Ingest, build and publish."""
-        batch(self.spark, self.settings, plan, serve)
+        """Ingest, build and publish; again where it is told that it is too early, as the schedule does."""
+
+        def ran() -> bool:
+            try:
+                batch(self.spark, self.settings, plan, serve)
+            except TransientError:
+                return False
+            return True
+
+        until(ran, 150, "a batch run comes through")
 
     def covered(self, seconds: float = 240) -> None:
         """Wait until every service answers and every view covers everything acknowledged, and time it; then until the

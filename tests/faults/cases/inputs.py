@@ -9,10 +9,11 @@ from typing import Any
 from changelog.envelope import encode, envelope, timestamp
 from changelog.producer import Record
 from infra.home import write_private
+from tests.faults.cases.speed import begin_anew
 from tests.faults.catalogue import fault
 from tests.faults.journal import Made, shop_prefixes, shop_records
 from tests.faults.scene import Scene
-from tests.services import READ, query, run, until
+from tests.services import READ, until
 
 LARGE = 10 * 1000 * 1000
 
@@ -69,15 +70,6 @@ def horizon(scene: Scene, seconds: int) -> Iterator[None]:
     finally:
         write_private(path, before)
         begin_anew(scene)
-
-
-def begin_anew(scene: Scene) -> None:
-    """A new generation is served."""
-    before = scene.newest_generation()
-    run("generation", "new")
-    until(lambda: scene.newest_generation() > before, 120, "the new generation has an epoch")
-    scene.batch()
-    assert query(scene.settings, "SELECT DISTINCT generation FROM serving.boundary") == [[scene.newest_generation()]]
 
 
 @fault("input.copies-beyond-the-horizon", seconds=900)

@@ -12,7 +12,7 @@ from changelog.archive.secor import hour_of, object_name, pack_key
 from changelog.archive.sequencefile import Writer
 from changelog.topics import admin, end_offsets, start_offsets
 from serving.wait import wait
-from tests.faults.cases.speed import age
+from tests.faults.cases.speed import age, begin_anew
 from tests.faults.catalogue import fault
 from tests.faults.places import Objects, rows_of_view
 from tests.faults.scene import Scene
@@ -100,9 +100,7 @@ def retention_passed_the_speed_layer(scene: Scene) -> None:
         scene.go_on("speed")
         until(lambda: scene.newest_generation() > before, 120, "a new generation has an epoch")
     except BaseException:
-        run("generation", "new")
-        until(lambda: scene.newest_generation() > before, 120, "the new generation has an epoch")
-        run("batch")
+        begin_anew(scene)
         raise
     scene.batch()
     scene.check()

@@ -181,12 +181,19 @@ def comes_back(scene: Scene) -> None:
         scene.batch()
         scene.covered(120)
     except Exception:
-        run("generation", "new")
-        until(lambda: scene.newest_generation() > before, 120, "the new generation has an epoch")
-        run("batch")
+        begin_anew(scene)
         raise
     if scene.newest_generation() > before:
         scene.report.told("by a new generation")
+
+
+def begin_anew(scene: Scene) -> None:
+    """A new generation is served."""
+    before = scene.newest_generation()
+    run("generation", "new")
+    until(lambda: scene.newest_generation() > before, 120, "the new generation has an epoch")
+    scene.batch()
+    assert query(scene.settings, "SELECT DISTINCT generation FROM serving.boundary") == [[scene.newest_generation()]]
 
 
 @fault("checkpoint.lost", quick=True, seconds=900)
