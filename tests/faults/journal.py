@@ -207,6 +207,7 @@ def main() -> None:
             if over.is_set():
                 break
             writer.send(made)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it has ended, as it would be told to
     print(json.dumps({"sent": writer.sent, "acknowledged": writer.acknowledged, "failed": writer.failed}))
 
 

@@ -48,7 +48,7 @@ class Load:
         """Let the writer send no more, and wait until all is acknowledged: what it counted."""
         self.process.terminate()
         out, err = self.process.communicate(timeout=400)
-        assert self.process.returncode == 0, f"the writer failed: {err[-2000:]}"
+        assert self.process.returncode == 0, f"the writer failed: {self.process.returncode}: {err[-2000:]}"
         found: dict[str, int] = json.loads(out)
         return found
 
