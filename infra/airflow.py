@@ -5,7 +5,6 @@ of our functions. Secrets are in ``airflow.cfg``, which only its owner may read;
 """
 
 import importlib.metadata
-import importlib.util
 import json
 import os
 import subprocess
@@ -20,7 +19,7 @@ from infra.home import Ports, write_private
 from infra.service import Service
 from runtime.errors import TransientError
 from runtime.settings import Database, Settings
-from runtime.spark_submit import is_local, submit_conf
+from runtime.spark_submit import is_local, spark_home, submit_conf
 from runtime.version import ROOT
 
 COMPONENTS = {
@@ -152,15 +151,12 @@ def connections(settings: Settings) -> dict[str, str]:
 
 def environment(settings: Settings) -> dict[str, str]:
     """What Airflow's processes, and the tasks they start, find in their environment. No secret."""
-    pyspark = importlib.util.find_spec("pyspark")
-    assert pyspark is not None
-    assert pyspark.origin is not None
     return {
         "AIRFLOW_HOME": str(home(settings)),
         **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in connections(settings).items()},
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
         "PYSPARK_PYTHON": sys.executable,
-        "SPARK_HOME": str(Path(pyspark.origin).parent),
+        "SPARK_HOME": str(spark_home()),
         "SPARK_CONF_DIR": str(spark_directory(settings)),
         **({"SPARK_LOCAL_IP": "127.0.0.1"} if is_local(settings) else {}),
         "SPT_NOENV": "1",  # Airflow sets titles of processes; /proc/*/environ is to stay, by which they are found

@@ -108,8 +108,9 @@ def is_initialised() -> bool:
     return (home_directory() / "settings.json").exists()
 
 
-def initialise(programs: Programs, profile: Profile | None = None) -> Settings:
-    """Make the home, or take it as it is; in both cases note where the programs are. Returns its settings.
+def initialise(programs: Programs, profile: Profile | None = None, spark_classes: Path | None = None) -> Settings:
+    """Make the home, or take it as it is; in both cases note where the programs, and Spark's classes, are. Returns its
+    settings.
 
     ``profile``: what it is to run from now on; None leaves what it was, at first core. Secrets are generated, also
     those that an earlier version did not know, and ``settings.json`` is for its owner only (0600).
@@ -120,7 +121,11 @@ def initialise(programs: Programs, profile: Profile | None = None) -> Settings:
     written = json.loads(path.read_text()) if path.exists() else generated(Ports(choose_base()))
     written = completed(written)
     written["profile"] = profile or written.get("profile", "core")
-    written["spark"] = {**written.get("spark", {}), "jars": str(programs.spark_jars)}
+    written["spark"] = {
+        **written.get("spark", {}),
+        "jars": str(programs.spark_jars),
+        "classes": str(spark_classes) if spark_classes else None,
+    }
     write_private(path, json.dumps(written, indent=1) + "\n")
     return Settings()
 

@@ -13,6 +13,7 @@ from batch.backup import restore as restore_databases
 from changelog.sources.cdc import capture
 from infra import airflow, prepare, supervise
 from infra.airflow_api import AirflowApi
+from infra.artifacts.classes import spark_classes
 from infra.artifacts.install import Programs, install
 from infra.home import Ports, initialise, is_initialised
 from infra.preflight import preflight
@@ -46,7 +47,7 @@ def up(say: Say, profile: Profile | None = None) -> Settings:
     wanted = profile or (Settings().profile if is_initialised() else "core")
     preflight(home, None, wanted)
     programs = install(say)
-    settings = initialise(programs, profile)
+    settings = initialise(programs, profile, spark_classes(programs.spark_jars, say))
     if not running:
         ended = supervise.end_leftovers(settings)
         if ended:

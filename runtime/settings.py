@@ -232,11 +232,13 @@ class Drift(_Section):
 
 
 class Spark(_Section):
-    """Where Spark runs, where its extra jars are (one directory, filled by ``anabranch up``), further options for the
-    JVMs of its drivers, and on a cluster the memory of an executor."""
+    """Where Spark runs, where its extra jars are (one directory, filled by ``anabranch up``), an archive of classes
+    with which its drivers start faster (made by ``anabranch up`` too), further options for their JVMs, and on a cluster
+    the memory of an executor."""
 
     master: str = "local[2]"
     jars: Path = Path("jars")
+    classes: Path | None = None
     java_options: str = ""
     executor_memory: str = "1g"
 

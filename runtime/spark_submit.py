@@ -1,16 +1,34 @@
 """What has to be known before Spark's JVM starts. Not in the session's module: infra writes it without PySpark."""
 
+import importlib.util
+import os
+from pathlib import Path
+
 from runtime.settings import Settings
 
 
+def spark_home() -> Path:
+    """Where PySpark has its Spark. Does not import it."""
+    found = importlib.util.find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
 def submit_conf(settings: Settings, driver_memory: str) -> dict[str, str]:
-    """Configuration for ``spark-defaults.conf``, or for a session that starts its own JVM. Holds no secret."""
+    """Configuration for ``spark-defaults.conf``, or for a session that starts its own JVM. Holds no secret.
+
+    Spark's own jars are named with ours: the archive of classes holds for a class path that begins as it did when that
+    was made, and Spark would put its directory of configuration between them.
+    """
     jars = str(settings.spark.jars / "*")
-    options = f"-Duser.timezone=UTC -XX:+UseParallelGC {settings.spark.java_options}"
+    options = f"-Duser.timezone=UTC -XX:+UseParallelGC {settings.spark.java_options}".strip()
+    if settings.spark.classes:  # a JVM that may not use them says nothing and reads the jars
+        options += f" -XX:SharedArchiveFile={settings.spark.classes} -Xlog:cds=off -Xlog:cds+dynamic=off"
     conf = {
         "spark.driver.memory": driver_memory,
-        "spark.driver.extraClassPath": jars,
-        "spark.driver.extraJavaOptions": options.strip(),
+        "spark.driver.extraClassPath": os.pathsep.join([jars, str(spark_home() / "jars" / "*")]),
+        "spark.driver.extraJavaOptions": options,
         "spark.executor.extraClassPath": jars,
     }
     if is_local(settings):

@@ -24,7 +24,7 @@ from infra.service import Service
 from infra.services import environment, services
 from runtime import spark
 from runtime.settings import Settings
-from runtime.spark_submit import submit_conf
+from runtime.spark_submit import spark_home, submit_conf
 from runtime.version import ROOT
 
 pytestmark = pytest.mark.unit
@@ -289,7 +289,11 @@ def test_what_spark_submit_must_know_is_what_a_session_of_its_own_would_get(
     assert read == submit_conf(settings, settings.batch.driver_memory)
     assert (read["spark.driver.host"], read["spark.driver.memory"]) == ("127.0.0.1", settings.batch.driver_memory)
     assert "-Duser.timezone=UTC" in read["spark.driver.extraJavaOptions"]
-    assert read["spark.driver.extraClassPath"] == f"{settings.spark.jars}/*"
+    assert read["spark.driver.extraClassPath"] == f"{settings.spark.jars}/*:{spark_home()}/jars/*"
+    assert "SharedArchiveFile" not in read["spark.driver.extraJavaOptions"]
+    settings.spark.classes = Path("made.jsa")
+    options = submit_conf(settings, "1g")["spark.driver.extraJavaOptions"]
+    assert "-XX:SharedArchiveFile=made.jsa" in options
     cluster = settings.model_copy(update={"spark": settings.spark.model_copy(update={"master": "yarn"})})
     assert "spark.driver.host" not in submit_conf(cluster, "1g")
 
