@@ -77,6 +77,7 @@ def test_the_service_dies_around_its_transaction(platform: Settings, point: str)
     assert_done_once(platform)
 
 
+@pytest.mark.slow
 def test_the_service_dies_again_and_again_while_commands_arrive(platform: Settings) -> None:
     """The supervised service, at whatever it is doing: starting, reading the log, deciding, committing."""
     sending = threading.Thread(target=send, args=(platform, commands("again", 400), 100))

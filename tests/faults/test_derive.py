@@ -49,6 +49,7 @@ def arriving(settings: Settings, records: list[Record], rate: float) -> Iterator
     assert not thread.is_alive()
 
 
+@pytest.mark.slow
 def test_derive_dies_again_and_again_while_records_arrive(platform: Settings) -> None:
     """The supervised service, at whatever it is doing: starting, judging, producing, committing."""
     moments = random.Random(7)  # where the kills fall differs anyway
@@ -81,6 +82,7 @@ def test_offsets_that_kafka_forgot_are_found_in_what_was_derived(platform: Setti
     assert_derived(platform)
 
 
+@pytest.mark.slow
 def test_lost_identities_are_made_anew_from_the_log(platform: Settings) -> None:
     records = shop(630, 400)
     feed(platform, records)

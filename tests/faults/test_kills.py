@@ -95,6 +95,7 @@ def assert_alerts_sent_once(settings: Settings) -> None:
     assert sorted(alerts_sent(settings)) == sorted(map(tuple, rows))
 
 
+@pytest.mark.slow
 def test_speed_dies_while_it_starts_again_and_while_it_works(platform: Settings) -> None:
     """The supervised driver, killed with its JVM left to notice, three times, at whatever it is doing."""
     killed = {None}
@@ -122,6 +123,7 @@ def test_a_lost_store_of_identities_is_made_anew_from_the_log(platform: Settings
     assert store.exists()
 
 
+@pytest.mark.slow
 def test_lost_histories_are_filled_from_the_archive_in_a_new_generation(platform: Settings) -> None:
     """What they know cannot be told from the log's end; so nothing is folded without it, and nothing is sent twice."""
     run("batch")
@@ -188,6 +190,7 @@ def test_build_dies_and_what_it_left_counts_for_nothing(platform: Settings, poin
     assert served(platform).difference(expected(platform)) == ""
 
 
+@pytest.mark.slow
 def test_the_run_that_died_is_run_again_under_its_name(platform: Settings) -> None:
     run("batch", "--run-id", "interrupted")
     assert_exact(platform)
@@ -236,6 +239,7 @@ def test_a_killed_supervisor_leaves_nothing_that_up_does_not_mend(platform: Sett
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_down_leaves_no_process_and_up_goes_on(platform: Settings) -> None:
     before = served(platform)
     run("down")
@@ -248,6 +252,7 @@ def test_down_leaves_no_process_and_up_goes_on(platform: Settings) -> None:
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_verify_is_exact_after_all_of_it(platform: Settings) -> None:
     run("batch", "--full")
     report = json.loads(run("verify", "--json"))
