@@ -183,6 +183,7 @@ def test_a_build_and_a_publication_that_are_killed_half_way_are_tried_again(
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_two_recomputes_at_once_and_each_publishes_what_it_was_asked_for(
     airflow: AirflowApi, platform: Settings
 ) -> None:

@@ -35,8 +35,8 @@ def served_from_both_sides(platform: Settings, lake: SparkSession) -> None:
     run("wait")
 
 
-def test_a_recompute_from_raw_objects_agrees_with_what_is_served(platform: Settings) -> None:
-    run("batch", "--objects", "--no-publish", "--run-id", "raw")
+def test_a_recompute_from_raw_objects_agrees_with_what_is_served(platform: Settings, lake: SparkSession) -> None:
+    batch(lake, platform, Plan(objects=True, run_id="raw"), serve=False)
     report = json.loads(run("compare", "raw", "--json"))
     assert [view["view"] for view in report["views"]] == list(VIEWS)
     assert all(view["rows"] > 0 for view in report["views"] if view["view"] != "cart_abandoned")  # takes half an hour

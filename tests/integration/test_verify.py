@@ -76,6 +76,7 @@ def test_the_archive(platform: Settings, lake: SparkSession) -> None:
     assert verify(lake, platform).differences == []
 
 
+@pytest.mark.slow
 def test_the_speed_side(platform: Settings, lake: SparkSession) -> None:
     with ops.connect(platform) as connection:
         served = {view.view: view for view in current(connection)}
@@ -109,6 +110,7 @@ def test_the_speed_side(platform: Settings, lake: SparkSession) -> None:
     assert verify(lake, platform).differences == []
 
 
+@pytest.mark.slow
 def test_the_batch_side(platform: Settings, lake: SparkSession) -> None:
     """A run with one row removed, added or altered in each view is published, as if a build had been wrong."""
     changes = {
