@@ -138,10 +138,6 @@ def lose_it(checkpoint: Path) -> None:
     shutil.rmtree(checkpoint)
 
 
-def empty_the_newest_plan(checkpoint: Path) -> None:
-    cut(last_file(checkpoint / "offsets"), 0)
-
-
 def cut_the_newest_plan(checkpoint: Path) -> None:
     cut(last_file(checkpoint / "offsets"), 0.5)
 
@@ -154,10 +150,7 @@ def lose_the_newest_plan(checkpoint: Path) -> None:
 
 DAMAGES = [
     lose_it,
-    *(
-        pytest.param(damage, marks=pytest.mark.slow)
-        for damage in (empty_the_newest_plan, cut_the_newest_plan, lose_the_newest_plan)
-    ),
+    *(pytest.param(damage, marks=pytest.mark.slow) for damage in (cut_the_newest_plan, lose_the_newest_plan)),
 ]
 
 
@@ -188,6 +181,7 @@ def test_a_lost_or_damaged_checkpoint_is_answered_by_a_new_generation(
     assert f"generation {begun.number} was begun" not in watching.watch(platform).alerts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.5, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_damaged_note_that_an_epoch_is_done_is_mended_in_place(
     platform: Settings, lake: SparkSession, share: float
@@ -227,6 +221,7 @@ def test_identities_that_are_cut_off_are_made_anew(platform: Settings, lake: Spa
     assert running(platform) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", points("speed.renewed", "speed.lost"))
 def test_killed_while_it_begins_another_generation_it_begins_one(
     platform: Settings, lake: SparkSession, point: str
@@ -250,6 +245,7 @@ def test_of_two_that_run_at_once_one_has_the_state(platform: Settings) -> None:
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_what_is_lost_again_and_again_is_left_to_the_operator(platform: Settings, lake: SparkSession) -> None:
     before = prepare(platform, lake)
     shutil.rmtree(before.checkpoint(platform))
@@ -274,7 +270,9 @@ def assert_stops(*says: str) -> None:
         assert one in str(status()["speed"]["detail"])
 
 
-@pytest.mark.parametrize("share", [pytest.param(None, id="deleted"), pytest.param(0.5, id="cut")])
+@pytest.mark.parametrize(
+    "share", [pytest.param(None, id="deleted"), pytest.param(0.5, marks=pytest.mark.slow, id="cut")]
+)
 def test_what_the_newest_object_of_the_archive_has_lost_is_taken_from_kafka(
     platform: Settings, lake: SparkSession, share: float | None
 ) -> None:
@@ -303,7 +301,8 @@ def test_what_the_newest_object_of_the_archive_has_lost_is_taken_from_kafka(
     assert_exact(platform)
 
 
-@pytest.mark.parametrize("share", [pytest.param(0, id="empty"), pytest.param(0.6, marks=pytest.mark.slow, id="cut")])
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [pytest.param(0, id="empty"), pytest.param(0.6, id="cut")])
 def test_the_archiver_stores_beside_a_damaged_object_what_that_does_not_give(
     platform: Settings, lake: SparkSession, share: float
 ) -> None:
@@ -349,6 +348,7 @@ def assert_no_alert_twice(settings: Settings) -> None:
     assert {tuple(row) for row in query(settings, ALERTS)} >= set(sent)
 
 
+@pytest.mark.slow
 def test_retention_that_has_passed_the_stream_is_answered_from_the_archive(
     platform: Settings, lake: SparkSession
 ) -> None:

@@ -155,7 +155,7 @@ def poison(guest: str, number: int) -> list[Made]:
     return [Made(Record("changelog.event", guest.encode(), value), bad=bool(value)) for value in wrong]
 
 
-@fault("input.poison", quick=True)
+@fault("input.poison")
 def poisoned(scene: Scene) -> None:
     """One record in a hundred is poison: broken JSON, wrong types, no value, bad UTF-8, deep nesting, another's key;
     the archiver and the speed driver are killed meanwhile. Good and bad are all."""

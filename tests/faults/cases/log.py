@@ -10,7 +10,7 @@ from tests.faults.scene import OURS, Scene
 from tests.services import until
 
 
-@fault("kafka.killed-under-load", quick=True, seconds=900)
+@fault("kafka.killed-under-load", seconds=900)
 def kafka_killed_under_load(scene: Scene) -> None:
     """The broker is killed five times while records come; the writer goes on by itself, and so does everybody."""
     with scene.load(4000, rate=100):

@@ -102,7 +102,7 @@ def through(proxy: Proxy) -> dict[str, str]:
     return {"ANABRANCH_CATALOG__PORT": str(proxy.port)}
 
 
-@fault("catalog.reply-lost-to-speed", quick=True, refusable=True, seconds=900)
+@fault("catalog.reply-lost-to-speed", refusable=True, seconds=900)
 def catalog_reply_lost_to_speed(scene: Scene) -> None:
     """Twelve times the catalog takes a commit of the speed layer's, of an epoch or of files put together, and the
     answer never arrives; afterwards maintenance expires every snapshot."""

@@ -196,7 +196,7 @@ def begin_anew(scene: Scene) -> None:
     assert query(scene.settings, "SELECT DISTINCT generation FROM serving.boundary") == [[scene.newest_generation()]]
 
 
-@fault("checkpoint.lost", quick=True, seconds=900)
+@fault("checkpoint.lost", seconds=900)
 def checkpoint_lost(scene: Scene) -> None:
     """The speed layer's checkpoint is gone."""
     damaged(scene, lose_all)
