@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.timeout(600)]
 SEEDS = {"cdc.before-commit": 11, "cdc.produced": 12, "cdc.after-commit": 13, "cdc.before-commit#3": 14}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "point", points("cdc.before-commit", "cdc.produced", "cdc.after-commit", "cdc.before-commit#3")
 )

@@ -157,6 +157,7 @@ def test_a_service_of_airflow_that_is_killed_comes_back(airflow: AirflowApi, pla
     assert {part["status"] for part in health.values()} == {"healthy"}
 
 
+@pytest.mark.slow
 def test_a_build_and_a_publication_that_are_killed_half_way_are_tried_again(
     airflow: AirflowApi, platform: Settings
 ) -> None:
@@ -256,6 +257,7 @@ def test_much_drift_is_rebuilt(airflow: AirflowApi, platform: Settings) -> None:
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_upkeep_runs_as_dags(airflow: AirflowApi, platform: Settings) -> None:
     """Maintenance, watching, backup, and Airflow's own history: a run is made old, and is forgotten."""
     old, young = airflow.trigger("watch"), airflow.trigger("watch")

@@ -115,6 +115,7 @@ def test_rollback_serves_what_was_before_and_the_next_run_builds_on_that(
     assert_exact(platform)
 
 
+@pytest.mark.slow
 def test_rollback_of_one_view_leaves_the_others(platform: Settings, lake: SparkSession) -> None:
     before = boundary()
     run("rollback", "revenue")

@@ -36,6 +36,7 @@ def test_what_kafka_has_let_go_of_is_recomputed_from_the_archive_and_verified(
     assert_verified(lake, platform)
 
 
+@pytest.mark.slow
 def test_markers_that_kafka_has_let_go_of_before_they_were_ingested_are_no_loss(
     platform: Settings, lake: SparkSession
 ) -> None:
