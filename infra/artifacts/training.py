@@ -25,7 +25,7 @@ from runtime.spark import session
 NOBODY = "127.0.0.1:9"
 """Where nothing listens."""
 
-LOADED = (
+LOADED = (  # what would be met only where a service answers
     "org.postgresql.Driver",
     "org.apache.iceberg.jdbc.JdbcCatalog",
     "org.apache.iceberg.aws.s3.S3FileIO",
@@ -41,7 +41,7 @@ def main() -> int:
     settings.s3.endpoint, settings.s3.secret_key = f"http://{NOBODY}", SecretStr("none")
     settings.catalog.port = 9
     logging.disable()
-    scratch = target.parent
+    scratch = target.parent.parent
     local = {
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.catalog.local": "org.apache.iceberg.spark.SparkCatalog",
@@ -52,10 +52,9 @@ def main() -> int:
     spark.sparkContext.setLogLevel("OFF")
     for part in (tables, rows, stream, kafka, store):
         part(spark, scratch)
-    context = spark.sparkContext
-    gateway = context._gateway
-    spark.stop()
+    gateway = spark.sparkContext._gateway
     assert gateway is not None
+    spark.stop()
     gateway.proc.stdin.close()  # the JVM ends by itself then, and writes the archive
     return int(gateway.proc.wait())
 
@@ -72,7 +71,7 @@ def rows(spark: SparkSession, _scratch: Path) -> None:
 
 
 def tables(spark: SparkSession, _scratch: Path) -> None:
-    """Iceberg: write, replace, branch, merge, look at, expire."""
+    """Iceberg: write, replace, branch, delete, look at, put files together."""
     name = "local.a.t"
     spark.sql(f"CREATE TABLE {name} (k int, v string, t timestamp) USING iceberg PARTITIONED BY (k)")
     made = spark.range(100).selectExpr("CAST(id % 3 AS int) k", "CAST(id AS string) v", "current_timestamp() t")

@@ -55,8 +55,8 @@ def test_the_mapper_dies_while_it_writes_a_snapshot_in_parts(capture: Settings) 
     await_equal(capture)
 
 
-@pytest.mark.parametrize("name", points("postgres", "connect"))
 @pytest.mark.slow
+@pytest.mark.parametrize("name", points("postgres", "connect"))
 def test_connector_or_database_die_while_the_application_works(capture: Settings, name: str) -> None:
     """Three times each, at whatever they are doing, large transactions and a snapshot among it."""
     await_equal(capture)

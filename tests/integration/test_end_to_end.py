@@ -81,11 +81,12 @@ def test_a_full_batch_moves_the_boundary_and_changes_no_answer(platform: Setting
     assert_exact(platform)
 
 
-def test_an_incremental_batch_adds_what_is_new(platform: Settings, lake: SparkSession) -> None:
+def test_an_incremental_batch_adds_what_is_new(platform: Settings) -> None:
     first = boundary()
     feed(platform, shop(5, 1000))
-    assert batch(lake, platform).kind == "incremental"
-    assert boundary()["traffic"]["publication"] > first["traffic"]["publication"]
+    result = json.loads(run("batch", "--json"))
+    assert result["run"]["kind"] == "incremental"
+    assert result["publication"] == boundary()["traffic"]["publication"]
     assert boundary()["order_latest"]["epoch"] > first["order_latest"]["epoch"]
     assert boundary()["order_latest"]["batch_records"] > first["order_latest"]["batch_records"]
     assert_exact(platform)

@@ -42,7 +42,7 @@ def test_it_is_made_once_and_anew_for_other_jars(tmp_path: Path, trained: list[l
     second = spark_classes(jars, said.append, tmp_path / "made")
     assert second != first
     assert second is not None
-    assert [path for path in (tmp_path / "made").iterdir() if path.suffix == ".jsa"] == [second], "the old one is gone"
+    assert list((tmp_path / "made").rglob("*.jsa")) == [second], "the old one is gone"
 
 
 def test_where_it_cannot_be_made_that_is_said_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +53,7 @@ def test_where_it_cannot_be_made_that_is_said_and_nothing_else(tmp_path: Path, m
     monkeypatch.setenv("ANABRANCH_SPARK__JAVA_OPTIONS", "-XX:NoSuchOption")
     assert spark_classes(tmp_path, said.append, tmp_path / "made") is None
     assert "starts more slowly" in said[-1]
-    assert not list((tmp_path / "made").glob("*.jsa"))
+    assert not list((tmp_path / "made").rglob("*.jsa"))
 
 
 def test_one_that_takes_too_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
