@@ -6,7 +6,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen
 
-.PHONY: help setup up down status demo test slow lint unit property integration ui faults bench clean chromium
+.PHONY: help setup up down status demo test slow lint unit property integration ui faults soak test-compose bench clean chromium
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,8 +40,8 @@ test: lint chromium ## lint, unit and property tests, then the tests on the real
 	$(RUN) pytest -v --durations 20 --maxfail 3 -m "(integration or ui) and not slow"
 	$(RUN) pytest -v --durations 20 --maxfail 3 -m "faults and not slow"
 
-slow: setup ## the tests that `make test` leaves out because they take long
-	$(RUN) pytest -m slow
+slow: setup ## the tests that `make test` leaves out because they take long, but for those of `make faults`
+	$(RUN) pytest -m "slow and not faults"
 
 chromium: # the browser of the tests, from the distribution
 	@command -v chromium chromium-browser >/dev/null \
@@ -60,8 +60,21 @@ integration: setup ## tests on the real services
 ui: setup chromium ## tests of Airflow's interface in a browser; screenshots in test-results/
 	$(RUN) pytest -m ui
 
-faults: setup ## all tests that kill real processes
-	$(RUN) pytest -m faults
+faults: setup ## every case of the table of faults, and the table: docs/faults.md (well over an hour)
+	rm -f test-results/faults.jsonl
+	status=0; \
+	$(RUN) pytest -v -m faults $(addprefix --ignore=,$(CATALOGUE)) || status=$$?; \
+	$(RUN) pytest -v -m faults $(CATALOGUE) || status=$$?; \
+	$(RUN) python -m tests.faults.table && exit $$status
+
+CATALOGUE := tests/faults/test_controls.py tests/faults/test_catalogue.py
+MINUTES ?= 60
+SEED ?= 1
+soak: setup ## faults upon faults under load: make soak MINUTES=60 SEED=1; figures in test-results/soak.json
+	$(RUN) python -m tests.faults.soak --minutes $(MINUTES) --seed $(SEED)
+
+test-compose: setup ## docker-compose.yml in real containers; needs root, docker with compose, debootstrap
+	$(RUN) pytest -v -m compose
 
 bench: setup ## freshness and throughput, measured on a platform of its own
 	$(RUN) python -m bench.run

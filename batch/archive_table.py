@@ -21,6 +21,7 @@ from changelog.archive.columnar import (
     newest_snapshots,
 )
 from changelog.classify import CHANGE
+from changelog.erased import NOBODY, Erased
 from changelog.positions import Vector
 from changelog.typed import entity_type, in_snake_case
 from runtime.errors import ContractError
@@ -64,7 +65,7 @@ def _create(spark: SparkSession, entity: str, topic_id: str, partitions: int) ->
         f"""CREATE TABLE IF NOT EXISTS {archive_name(entity)} (
             kafka_partition int NOT NULL, kafka_offset bigint NOT NULL COMMENT 'offset, or first offset of a range',
             last_offset bigint NOT NULL COMMENT 'last offset of a range, else the offset itself',
-            kind string NOT NULL COMMENT 'change, duplicate, bad, tombstone or empty', append_time timestamp,
+            kind string NOT NULL COMMENT 'change, duplicate, bad, tombstone, erased or empty', append_time timestamp,
             key binary, service_name string, identifier string, reason string,
             current {struct}, original {struct}, value binary COMMENT 'the record whole, where it is not a change'
         ) USING iceberg PARTITIONED BY (kafka_partition) TBLPROPERTIES (
@@ -176,7 +177,9 @@ def first_after(spark: SparkSession, snapshots: dict[str, int], time: datetime, 
     return vector
 
 
-def changes(spark: SparkSession, snapshots: dict[str, int], lower: Vector, upper: Vector) -> DataFrame:
+def changes(
+    spark: SparkSession, snapshots: dict[str, int], lower: Vector, upper: Vector, erased: Erased = NOBODY
+) -> DataFrame:
     """The archived changes with ``lower`` <= offset < ``upper``, all topics in one frame.
 
     Columns: kind, topic, kafka_partition, kafka_offset, append_time, current, original (superset structs).
@@ -189,6 +192,6 @@ def changes(spark: SparkSession, snapshots: dict[str, int], lower: Vector, upper
             f"AND kafka_offset < {end})"
             for partition, end in upper[topic].items()
         )
-        table = archived(spark, {entity: snapshot}).where(F.col("kind") == CHANGE).where(condition or "false")
+        table = archived(spark, {entity: snapshot}, erased).where(F.col("kind") == CHANGE).where(condition or "false")
         frames.append(table.drop("key", "service_name", "identifier"))
     return reduce(DataFrame.unionByName, frames)

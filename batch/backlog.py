@@ -1,5 +1,6 @@
-"""Whether there is anything for a batch run to do, from the operations database alone."""
+"""Whether there is anything for a batch run to do, without Spark."""
 
+from changelog.archive.position import stored_offsets
 from changelog.positions import Vector, covers, from_json
 from runtime import ops
 from runtime.ops import Connection
@@ -7,24 +8,19 @@ from runtime.settings import Settings
 
 
 def has_work(settings: Settings) -> bool:
-    """Whether the archiver has committed more than what is served was built from.
+    """Whether the archiver has committed more than what is served was built from, or what is served stands on a
+    generation that the speed layer no longer runs.
 
-    While a rollback holds publication, only what is not ingested yet counts. Raises TransientError if the database is
-    not there.
+    While a rollback holds publication, only what is not ingested yet counts. Raises TransientError if the database or
+    Kafka is not there.
     """
     with ops.connect(settings) as connection:
         done = archived_vector(connection)
         if connection.execute("SELECT 1 FROM holds").fetchone() is None:
+            if stands_on_an_earlier(connection):
+                return True
             done = least([done, *served_vectors(connection)])
-        return not covers(done, committed_vector(connection))
-
-
-def committed_vector(connection: Connection) -> Vector:
-    """Up to where the archiver has stored the log; empty before its first heartbeat."""
-    row = connection.execute(
-        "SELECT detail -> 'committed' AS committed FROM services WHERE name = 'archiver'"
-    ).fetchone()
-    return from_json(row["committed"]) if row and row["committed"] else {}
+        return not covers(done, stored_offsets(settings))
 
 
 def archived_vector(connection: Connection) -> Vector:
@@ -42,6 +38,16 @@ def served_vectors(connection: Connection) -> list[Vector]:
         "WHERE p.state = 'finished' ORDER BY v.view, v.publication DESC"
     ).fetchall()
     return [from_json(row["vector"]) for row in rows]
+
+
+def stands_on_an_earlier(connection: Connection) -> bool:
+    """Whether a view that is served stands on another generation than the newest: its speed side stands still."""
+    row = connection.execute(
+        "SELECT EXISTS (SELECT 1 FROM (SELECT DISTINCT ON (v.view) p.pipeline, v.generation FROM publication_views v "
+        "JOIN publications p USING (publication) WHERE p.state = 'finished' ORDER BY v.view, v.publication DESC) s "
+        "WHERE s.generation < (SELECT max(g.generation) FROM generations g WHERE g.pipeline = s.pipeline)) AS earlier"
+    ).fetchone()
+    return row == {"earlier": True}
 
 
 def least(vectors: list[Vector]) -> Vector:

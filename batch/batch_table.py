@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from batch.plan import SERVED_LOCATION
 from runtime.errors import ConflictError, ContractError
-from runtime.spark import CATALOG, spark_type
+from runtime.settings import Settings
+from runtime.spark import CATALOG, deleting, spark_type
 from views.algebra import View
 
 ATTEMPTS = 8
@@ -23,11 +24,11 @@ def batch_name(view: View, location: str = SERVED_LOCATION) -> str:
     return f"{CATALOG}.{location}.{view.name}" + ("" if location == SERVED_LOCATION else "_states")
 
 
-def ensure_batch_table(spark: SparkSession, name: str, view: View) -> None:
+def ensure_batch_table(spark: SparkSession, settings: Settings, name: str, view: View) -> None:
     """Create a table for the view's partial states with its empty snapshot. A second call changes nothing, also after a
     crash half way; in a location of its own it begins anew. Raises ContractError if the table has other columns."""
     if name != batch_name(view):
-        spark.sql(f"DROP TABLE IF EXISTS {name} PURGE")
+        deleting(spark, settings).sql(f"DROP TABLE IF EXISTS {name} PURGE")
     if not spark.catalog.tableExists(name):
         columns = ", ".join(f"{f.name} {f.type} COMMENT '{f.comment.replace(chr(39), chr(8217))}'" for f in view.fields)
         spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {name.rpartition('.')[0]}")
@@ -116,6 +117,11 @@ def slices(spark: SparkSession, view: View, snapshot: int) -> int:
 def folded_by(spark: SparkSession, name: str, snapshot: int) -> str | None:
     """The version of the code that folded a snapshot, from its own properties."""
     return _properties(spark, name, snapshot).get("anabranch.code")
+
+
+def taken_in(spark: SparkSession, name: str, snapshot: int) -> int:
+    """The last of the erasures that a snapshot was folded without."""
+    return int(_properties(spark, name, snapshot).get("anabranch.erasures", "0"))
 
 
 def _properties(spark: SparkSession, name: str, snapshot: int) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Which position a batch run folds up to: the start of an epoch that is warm and archived."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -13,25 +13,27 @@ from runtime.spark import CATALOG
 
 @dataclass(frozen=True)
 class Boundary:
-    """``vector`` is the position at which ``epoch`` of ``generation`` starts."""
+    """``vector`` is the position at which ``epoch`` of ``generation`` starts, which has taken in ``erasures``."""
 
     generation: int
     epoch: int
     vector: Vector
+    erasures: int = 0
 
 
 def choose(
-    spark: SparkSession, ops: Connection, pipeline: str, archived: Vector, code: str | None = None
+    spark: SparkSession, ops: Connection, pipeline: str, archived: Vector, code: str | None = None, erasures: int = 0
 ) -> Boundary | None:
     """The largest warm epoch, of the newest generation that has one, whose start is archived; None if there is none.
 
     One past the last epoch is allowed: it starts where the last one ended. ``code``: only generations of this code;
-    both sides of what is served have to be folded by the same. Raises ContractError if there is none of it.
+    both sides of what is served have to be folded by the same. ``erasures``: only generations that have taken in these,
+    so that nobody comes back. Raises ContractError if there is none of it.
     """
     if not archived:
         return None
     generations = ops.execute(
-        "SELECT generation, start_vector, warm_vector, code_version FROM generations WHERE pipeline = %s "
+        "SELECT generation, start_vector, warm_vector, code_version, erasures FROM generations WHERE pipeline = %s "
         "ORDER BY generation DESC",
         (pipeline,),
     ).fetchall()
@@ -41,12 +43,12 @@ def choose(
             "have to be folded by the same. Begin a generation of this code: anabranch generation new"
         )
     for row in generations:
-        if code and row["code_version"] != code:
+        if (code and row["code_version"] != code) or row["erasures"] < erasures:
             continue
         start, warm = from_json(row["start_vector"]), from_json(row["warm_vector"])
         found = _largest(spark, pipeline, row["generation"], start, warm, archived)
         if found is not None:
-            return found
+            return replace(found, erasures=row["erasures"])
     return None
 
 

@@ -23,12 +23,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from batch.archive_table import changes, first_after, positions, snapshots_now
-from batch.batch_table import batch_name, ensure_batch_table, folded_by, slices, write_run
+from batch.batch_table import batch_name, ensure_batch_table, folded_by, slices, taken_in, write_run
 from batch.boundary import Boundary, choose
 from batch.ingest import BATCH_CONF
 from batch.matches import matches_between
 from batch.plan import SERVED_LOCATION, Plan, add_options, plan_of
 from batch.raw import raw_changes
+from changelog.erasures import recorded, served_number
 from changelog.positions import Vector, covers, from_json, to_json
 from runtime import faults
 from runtime.errors import TerminalError, TransientError
@@ -68,6 +69,7 @@ class Run:
     vector: dict[str, dict[str, int]]
     location: str = SERVED_LOCATION
     since: dict[str, dict[str, int]] = field(default_factory=dict)
+    erasures: int = 0
     views: dict[str, dict[str, int]] = field(default_factory=dict)
     seconds: float = 0.0
 
@@ -85,33 +87,37 @@ def build(spark: SparkSession, settings: Settings, plan: Plan) -> Run:
     snapshots = snapshots_now(spark)
     with connect(settings) as ops:
         archived = positions(spark, snapshots, settings.kafka.partitions)
-        boundary = choose(spark, ops, pipeline, archived, None if beside else code_version())
+        least = max(plan.erasures, served_number(ops))
+        boundary = choose(spark, ops, pipeline, archived, None if beside else code_version(), least)
         if boundary is None:
             raise TransientError(
                 "no epoch of the speed layer is warm and wholly archived yet; wait for the archiver "
                 "(anabranch status) and run this again"
+                + (f" (of a generation that has taken in erasure {least}: anabranch generation list)" if least else "")
             )
+        erased = recorded(settings, ops, boundary.erasures)
         fresh = plan.full or plan.objects or beside
         bases = {view.name: None if fresh else _served(spark, ops, view, boundary) for view in targets}
         kind = "replay" if plan.since is not None else "incremental" if any(bases.values()) else "full"
         since = _since(spark, snapshots, plan.since, boundary)
         run = Run(
             run_id, kind, pipeline, boundary.generation, boundary.epoch, to_json(boundary.vector), plan.location,
-            to_json(since),
+            to_json(since), boundary.erasures,
         )  # fmt: skip
         _note(ops, run, "building")
         for view in targets:
-            ensure_batch_table(spark, batch_name(view, plan.location), view)
+            ensure_batch_table(spark, settings, batch_name(view, plan.location), view)
         for start, group in _by_start(targets, bases, since):
             if folds := folding(group):
                 records = (
-                    raw_changes(spark, settings, snapshots, start, boundary.vector)
+                    raw_changes(spark, settings, snapshots, start, boundary.vector, erased)
                     if plan.objects
-                    else changes(spark, snapshots, start, boundary.vector)
+                    else changes(spark, snapshots, start, boundary.vector, erased)
                 )
                 _fold_group(spark, run, weighted(records), start, boundary, folds, bases)
             if joins := matching(group):
-                found = matches_between(spark, settings, snapshots, start, boundary.vector, joins, plan.objects)
+                end, objects = boundary.vector, plan.objects
+                found = matches_between(spark, settings, snapshots, start, end, joins, objects, erased)
                 _fold_group(spark, run, match_rows(found, joins), start, boundary, joins, bases)
         run.seconds = round(time.monotonic() - began, 3)
         _note(ops, run, "built")
@@ -153,11 +159,15 @@ def _served(spark: SparkSession, ops: Connection, view: View, boundary: Boundary
     if folded_by(spark, batch_name(view), row["snapshot"]) != code_version():
         log.info("%s: what is served was folded by other code; folding from nothing", view.name)
         return None
+    if taken_in(spark, batch_name(view), row["snapshot"]) != boundary.erasures:
+        log.info("%s: a guest was erased since what is served was folded; folding from nothing", view.name)
+        return None
     vector = from_json(row["vector"])
     if not covers(boundary.vector, vector):
         raise TransientError(
             f"view {view.name} is served up to {to_json(vector)}, and the newest boundary that is warm and archived is "
-            f"behind it: {to_json(boundary.vector)}; run this again when the archive has moved on"
+            f"behind it: {to_json(boundary.vector)} of generation {boundary.generation}; run this again when that has "
+            "moved on"
         )
     return Base(row["snapshot"], vector, row["records"])
 
@@ -202,7 +212,8 @@ def _fold_group(
             elif base:
                 slice_ = slice_.coalesce(1)  # one file a run, so that a query opens few
             properties = {
-                "run": run.run_id, "vector": json.dumps(run.vector), "code": code_version(), "slices": str(count)
+                "run": run.run_id, "vector": json.dumps(run.vector), "code": code_version(), "slices": str(count),
+                "erasures": str(run.erasures),
             }  # fmt: skip
             faults.point("build.before-write")
             table = batch_name(view, run.location)
@@ -238,7 +249,7 @@ def _note(ops: Connection, run: Run, state: str) -> None:
             code_version(),
             state,
             run.location,
-            json.dumps({"seconds": run.seconds, "since": run.since}),
+            json.dumps({"seconds": run.seconds, "since": run.since, "erasures": run.erasures}),
         ),
     )
 

@@ -1,4 +1,5 @@
-"""Holes: offsets between the archived position and the newest archived record that no object holds.
+"""Holes: offsets between the archived position and the newest archived record that no object holds, or the place up to
+which the archiver has committed that all is stored.
 
 A hole is looked up in Kafka. What Kafka answers is taken; a range for which it answers without records is proven empty
 (markers of transactions and aborted records leave such ranges). Of what Kafka no longer has, the archiver's notes say
@@ -16,6 +17,7 @@ from pyspark.sql.window import Window
 from changelog.archive.ranges import Hole, gaps
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CLASSIFIED_DDL, RECORD, classify_batch
+from changelog.erased import Erased
 from changelog.positions import Vector
 from changelog.reader import Entry, Reader
 from changelog.topics import start_offsets
@@ -42,6 +44,14 @@ def find(stretches: Stretches, positions: Vector) -> list[Hole]:
     ]
 
 
+def ends_of(stretches: Stretches, positions: Vector) -> Vector:
+    """One past the last offset of ``stretches`` and ``positions``, of every topic-partition."""
+    reached: Vector = {topic: dict(partitions) for topic, partitions in positions.items()}
+    for (topic, partition), ranges in stretches.items():
+        reached[topic][partition] = max(reached[topic][partition], *(last + 1 for _, last in ranges))
+    return reached
+
+
 def stretches_of(records: DataFrame) -> Stretches:
     """The gapless stretches of offsets among ``records`` (topic, kafka_partition, kafka_offset)."""
     order = Window.partitionBy("topic", "kafka_partition").orderBy("kafka_offset")
@@ -56,7 +66,9 @@ def stretches_of(records: DataFrame) -> Stretches:
     return found
 
 
-def look_up(spark: SparkSession, settings: Settings, holes: list[Hole], log_starts: Vector) -> DataFrame | None:
+def look_up(
+    spark: SparkSession, settings: Settings, holes: list[Hole], log_starts: Vector, erased: Erased
+) -> DataFrame | None:
     """What Kafka still has of ``holes``, classified (``CLASSIFIED_DDL``); None if it has none of their ranges."""
     there = [
         Hole(hole.topic, hole.partition, first, hole.last)
@@ -68,7 +80,7 @@ def look_up(spark: SparkSession, settings: Settings, holes: list[Hole], log_star
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from _read(settings, work[number])
+                yield from _read(settings, work[number], erased)
 
     if not work:
         return None
@@ -87,7 +99,7 @@ def read_together(holes: Iterable[Hole]) -> list[list[Hole]]:
     return groups
 
 
-def _read(settings: Settings, holes: list[Hole]) -> Iterator[pa.RecordBatch]:
+def _read(settings: Settings, holes: list[Hole], erased: Erased) -> Iterator[pa.RecordBatch]:
     """The committed records in one of the groups of :func:`read_together`, classified."""
     topic, partition, end = holes[0].topic, holes[0].partition, holes[-1].last + 1
     firsts = [hole.first for hole in holes]
@@ -106,7 +118,7 @@ def _read(settings: Settings, holes: list[Hole]) -> Iterator[pa.RecordBatch]:
                 for entry in entries if is_inside(entry)
             ]  # fmt: skip
             if records:
-                yield classify_batch(pa.RecordBatch.from_pylist(records, schema=RECORD))
+                yield classify_batch(pa.RecordBatch.from_pylist(records, schema=RECORD), erased)
 
 
 def unproven(settings: Settings, holes: Sequence[Hole]) -> list[Hole]:
@@ -161,6 +173,36 @@ def tails(settings: Settings, reached: Vector, ends: Vector) -> list[Hole]:
         for topic, partitions in next_committed(settings, asked, ends).items()
         for partition, offset in partitions.items()
         if offset > reached[topic][partition]
+    ]
+
+
+def withheld(settings: Settings, reached: Vector, stored: Vector) -> list[tuple[tuple[str, int], int]]:
+    """Topic-partitions whose objects give records up to ``reached`` only, although records up to ``stored`` were put
+    into objects: the last ones are gone or damaged, and no later object shows the gap. With where they should end.
+
+    One of which Kafka says that there is no record is left out; so is one of which the archiver has noted it.
+    """
+    behind: Vector = {}
+    for topic, partitions in stored.items():
+        for partition, end in partitions.items():
+            if reached[topic][partition] < end:
+                behind.setdefault(topic, {})[partition] = reached[topic][partition]
+    if not behind:
+        return []
+    starts = start_offsets(settings)
+    asked = {
+        topic: {p: max(at, starts[topic][p]) for p, at in partitions.items()} for topic, partitions in behind.items()
+    }
+    following = next_committed(settings, asked, stored)
+    return [
+        ((topic, partition), stored[topic][partition])
+        for topic, partitions in behind.items()
+        for partition, at in partitions.items()
+        if following[topic][partition] < stored[topic][partition]
+        or (
+            at < starts[topic][partition]
+            and unproven(settings, [Hole(topic, partition, at, starts[topic][partition] - 1)])
+        )
     ]
 
 

@@ -20,14 +20,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from batch.archive_table import ends, ensure_archives, positions, snapshots_now
-from batch.holes import Stretches, find, look_up, lost, overlapping, stretches_of, tails, unproven
+from batch.holes import Stretches, ends_of, find, look_up, lost, overlapping, stretches_of, tails, unproven, withheld
 from batch.report import Report, complain, note
 from changelog.archive.columnar import archive_name
 from changelog.archive.objects import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
+from changelog.archive.position import stored_offsets
 from changelog.archive.ranges import EMPTY, Hole
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE, IDENTITY
-from changelog.positions import Vector, to_json
+from changelog.erased import Erased
+from changelog.erasures import served
+from changelog.positions import Vector, covers, to_json
 from changelog.topics import check_topics, end_offsets, start_offsets, topic_ids
 from changelog.typed import entity_columns, typed
 from runtime import faults
@@ -86,11 +89,14 @@ def _pass(
     """One pass over the objects of ``entities``. Returns those whose commit was refused because somebody was first."""
     snapshots = {entity: snapshot for entity, snapshot in snapshots_now(spark).items() if entity in entities}
     position = positions(spark, snapshots, settings.kafka.partitions)
+    committed = stored_offsets(settings)  # before the listing: that has what is committed by now
+    stored = {topic: partitions for topic, partitions in committed.items() if topic in position}
     objects = _unread(settings, ops, position)
-    if not objects and not tails(settings, position, end_offsets(settings)):
+    if not objects and covers(position, stored) and not tails(settings, position, end_offsets(settings)):
         return set()
     log.info("reading %d objects", len(objects))
-    read = read_objects(spark, settings.s3, objects, position).persist()
+    erased = served(settings, ops)
+    read = read_objects(spark, settings.s3, objects, position, erased).persist()
     try:
         about = read.where(F.col("kind").isin(*ABOUT)).drop("key", "value").collect()
         found: Stretches = {}
@@ -100,7 +106,9 @@ def _pass(
                 found.setdefault((row["topic"], row["kafka_partition"]), []).append(stretch)
         log.info("looking for holes and duplicates")
         records = read.where(~F.col("kind").isin(*ABOUT)).drop("object", "etag")
-        records, empty, until = _without_holes(spark, settings, records, found, position, accept, report)
+        for place, end in withheld(settings, ends_of(found, position), stored):
+            found.setdefault(place, []).append((end, end - 1))  # nothing, behind a hole
+        records, empty, until = _without_holes(spark, settings, records, found, position, accept, report, erased)
         records = records.where(_below(until))
         duplicates = _duplicates(spark, snapshots, records).persist()
         try:
@@ -152,19 +160,17 @@ def _without_holes(
     position: Vector,
     accept: tuple[Hole, ...],
     report: Report,
+    erased: Erased,
 ) -> tuple[DataFrame, list[Hole], Vector]:
     """Records with their holes mended, the ranges proven empty, the tails too, and where each partition must stop."""
     until: Vector = {topic: dict.fromkeys(partitions, sys.maxsize) for topic, partitions in position.items()}
     holes = find(found, position)
-    reached: Vector = {topic: dict(partitions) for topic, partitions in position.items()}
-    for (topic, partition), stretches in found.items():
-        reached[topic][partition] = max(reached[topic][partition], *(last + 1 for _, last in stretches))
-    empty = tails(settings, reached, end_offsets(settings))
+    empty = tails(settings, ends_of(found, position), end_offsets(settings))
     if not holes:
         return records, empty, until
     starts = start_offsets(settings)
     whole = {place: list(stretches) for place, stretches in found.items()}
-    mended = look_up(spark, settings, holes, starts)
+    mended = look_up(spark, settings, holes, starts, erased)
     if mended is not None:
         mended = mended.persist()
         report.mended += mended.count()

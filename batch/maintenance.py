@@ -24,11 +24,11 @@ from pyspark.sql import Row, SparkSession
 from batch.backup import backup_locked
 from batch.batch_table import EMPTY_TAG
 from batch.retention import GONE, Kept, retire
-from changelog.archive.store import ArchiveStore
+from changelog.archive.store import ArchiveStore, s3_client
 from runtime import faults
 from runtime.ops import Connection, connect, publication_lock
 from runtime.settings import Settings
-from runtime.spark import CATALOG, job
+from runtime.spark import CATALOG, deleting, job
 
 log = logging.getLogger("maintenance")
 
@@ -39,6 +39,7 @@ OTHER_SNAPSHOTS = timedelta(hours=24)
 ORPHANS_EVERY = timedelta(hours=24)
 ORPHANS_OLDER = timedelta(hours=48)
 SCRATCH_OLDER = timedelta(hours=24)
+DELETED_AT_ONCE = 1000
 
 
 @dataclass
@@ -52,6 +53,7 @@ class Report:
     refs: int = 0
     rewritten_files: int = 0
     expired_files: int = 0
+    metadata_files: int = 0
     orphans: int = 0
     scratch: int = 0
     objects_forgotten: int = 0
@@ -66,37 +68,41 @@ def maintain(spark: SparkSession, settings: Settings, orphans: bool = False) -> 
     report = Report()
     with connect(settings) as ops:
         with publication_lock(ops):
-            refs = {table: _refs(spark, table) for table in _tables(spark, "batch")}  # a later one is a new build's
+            refs = {table: refs_of(spark, table) for table in tables_of(spark, "batch")}  # a later one is a new build's
             kept = retire(ops, settings.batch.keep_publications, settings.batch.keep_runs_hours)
             report.retired = kept.retired
             report.backup = backup_locked(settings).name  # before anything that it speaks of is deleted
             faults.point("maintenance.retired")
-            _delete_speed_rows(spark, kept, report)
-            _drop_refs(spark, refs, kept, report)
-        for table in _tables(spark, "archive"):
+            delete_speed_rows(spark, kept, report)
+            drop_refs(spark, refs, kept, report)
+        for table in tables_of(spark, "archive"):
             _rewrite(spark, table, report)
         faults.point("maintenance.before-expiry")
-        for table in _tables(spark, "speed"):
-            _expire(spark, table, SPEED_SNAPSHOTS, report)
-        for table in [*_tables(spark, "archive"), *_tables(spark, "batch")]:
-            _expire(spark, table, OTHER_SNAPSHOTS if ".archive." in table else SPEED_SNAPSHOTS, report)
-        _drop_scratch(spark, report)
+        removing = deleting(spark, settings)
+        for table in tables_of(spark, "speed"):
+            _expire(removing, table, SPEED_SNAPSHOTS, report)
+        for table in [*tables_of(spark, "archive"), *tables_of(spark, "batch")]:
+            _expire(removing, table, OTHER_SNAPSHOTS if ".archive." in table else SPEED_SNAPSHOTS, report)
+        for namespace in ("archive", "batch", "speed"):
+            for table in tables_of(spark, namespace):
+                _remove_metadata(spark, settings, table, report)
+        _drop_scratch(removing, report)
         _forget_objects(settings, ops, report)
         if orphans or _orphans_are_due(ops):
             for namespace in ("archive", "batch", "speed"):
-                for table in _tables(spark, namespace):
-                    _remove_orphans(spark, table, report)
+                for table in tables_of(spark, namespace):
+                    _remove_orphans(removing, table, report)
             _note_orphans(ops)
         report.seconds = round(time.monotonic() - began, 3)
     for namespace in ("archive", "batch", "speed"):
-        for table in _tables(spark, namespace):
+        for table in tables_of(spark, namespace):
             report.tables[table.removeprefix(f"{CATALOG}.")] = _measure(spark, table)
     return report
 
 
-def _delete_speed_rows(spark: SparkSession, kept: Kept, report: Report) -> None:
+def delete_speed_rows(spark: SparkSession, kept: Kept, report: Report) -> None:
     """Whole partitions below the floors: a commit that drops files and reads none, so the stream is not in its way."""
-    for table in _tables(spark, "speed"):
+    for table in tables_of(spark, "speed"):
         pipeline = table.rpartition(".")[2]
         partitions = spark.sql(
             "SELECT partition.generation, partition.epoch_trunc, max(readable_metrics.epoch.upper_bound) AS last "
@@ -114,11 +120,12 @@ def _delete_speed_rows(spark: SparkSession, kept: Kept, report: Report) -> None:
                 log.info("%s: %s deleted", table, below)
 
 
-def _refs(spark: SparkSession, table: str) -> list[Row]:
+def refs_of(spark: SparkSession, table: str) -> list[Row]:
+    """Branches and tags: name, type, snapshot_id."""
     return spark.sql(f"SELECT name, type, snapshot_id FROM {table}.refs").collect()
 
 
-def _drop_refs(spark: SparkSession, refs: dict[str, list[Row]], kept: Kept, report: Report) -> None:
+def drop_refs(spark: SparkSession, refs: dict[str, list[Row]], kept: Kept, report: Report) -> None:
     """Tags that pin what can no longer be published, and branches that a killed run left.
 
     ``refs`` were there before it was decided what is kept: a build notes itself before it makes its branch.
@@ -158,6 +165,37 @@ def _expire(spark: SparkSession, table: str, age: timedelta, report: Report) -> 
     report.expired_files += sum(value or 0 for value in done[0]) if done else 0
 
 
+def expire_now(spark: SparkSession, table: str, report: Report) -> None:
+    """Forget all snapshots of a table but those that are pinned and the newest, at once: a query that still reads one
+    of them fails."""
+    _expire(spark, table, timedelta(seconds=-2), report)
+
+
+def _remove_metadata(spark: SparkSession, settings: Settings, table: str, report: Report) -> None:
+    """Delete the metadata files of versions before those that the table keeps. None of them is current or can become
+    it: a commit replaces the version before its own, whoever makes it, and whenever."""
+    kept = _try(spark, f"SELECT file FROM {table}.metadata_log_entries", report)
+    if not kept:
+        return
+    directory = str(kept[0]["file"]).rpartition("/")[0] + "/"
+    bucket, _, prefix = directory.removeprefix("s3://").partition("/")
+    oldest = min(_version(row["file"]) for row in kept)
+    client = s3_client(settings.s3)
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    there = [item["Key"] for page in pages for item in page.get("Contents", ())]
+    gone = [key for key in there if key.endswith(".metadata.json") and _version(key) < oldest]
+    for first in range(0, len(gone), DELETED_AT_ONCE):
+        client.delete_objects(
+            Bucket=bucket, Delete={"Objects": [{"Key": key} for key in gone[first : first + DELETED_AT_ONCE]]}
+        )
+    report.metadata_files += len(gone)
+
+
+def _version(file: str) -> int:
+    """``…/00012-<uuid>.metadata.json`` → 12."""
+    return int(file.rpartition("/")[2].partition("-")[0])
+
+
 def _remove_orphans(spark: SparkSession, table: str, report: Report) -> None:
     done = _try(
         spark,
@@ -170,7 +208,7 @@ def _remove_orphans(spark: SparkSession, table: str, report: Report) -> None:
 
 def _drop_scratch(spark: SparkSession, report: Report) -> None:
     """Tables that a killed ``verify`` left."""
-    for table in _tables(spark, "scratch"):
+    for table in tables_of(spark, "scratch"):
         newest = spark.sql(f"SELECT max(committed_at) AS at FROM {table}.snapshots").collect()[0]["at"]
         if newest is None or newest.replace(tzinfo=UTC) < datetime.now(UTC) - SCRATCH_OLDER:
             spark.sql(f"DROP TABLE IF EXISTS {table} PURGE")
@@ -209,7 +247,8 @@ def _measure(spark: SparkSession, table: str) -> dict[str, int]:
     return {"files": row["files"], "snapshots": row["snapshots"]}
 
 
-def _tables(spark: SparkSession, namespace: str) -> list[str]:
+def tables_of(spark: SparkSession, namespace: str) -> list[str]:
+    """The tables of a namespace, by name; none if it is not there."""
     there = {row[0] for row in spark.sql(f"SHOW NAMESPACES IN {CATALOG}").collect()}
     if namespace not in there:
         return []

@@ -6,6 +6,7 @@ from pyspark.sql import functions as F
 from batch.archive_table import changes
 from batch.raw import raw_changes
 from changelog.archive.columnar import archived, below
+from changelog.erased import Erased
 from changelog.positions import Vector
 from runtime.settings import Settings, entity_of
 from views.matching import CLOCK_SLACK, SECOND, Matches, Progress, matched, progress_of, sides, topics_of
@@ -19,6 +20,7 @@ def matches_between(
     end: Vector,
     views: list[Matches],
     objects: bool,
+    erased: Erased,
 ) -> DataFrame:
     """The matches (``MATCHED_DDL``) that the log has below ``end`` and did not have below ``start``.
 
@@ -26,8 +28,12 @@ def matches_between(
     of guests of whom nothing is new and no time is up nothing is looked at.
     """
     nothing: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in end.items()}
-    before, after = progress_of(_of_topics(spark, snapshots, views).where(below(end)), below(start), "true")
-    read = raw_changes(spark, settings, snapshots, nothing, end) if objects else changes(spark, snapshots, nothing, end)
+    before, after = progress_of(_of_topics(spark, snapshots, views, erased).where(below(end)), below(start), "true")
+    read = (
+        raw_changes(spark, settings, snapshots, nothing, end, erased)
+        if objects
+        else changes(spark, snapshots, nothing, end, erased)
+    )
     if start == nothing:
         return matched(sides(read, views), views, start, before, after)
     partitions = sorted({partition for topic in topics_of(views) for partition in end[topic]})
@@ -42,9 +48,9 @@ def matches_between(
     return matched(rows.join(F.broadcast(touched), ["guest", "view"], "left_semi"), views, start, before, after)
 
 
-def _of_topics(spark: SparkSession, snapshots: dict[str, int], views: list[Matches]) -> DataFrame:
+def _of_topics(spark: SparkSession, snapshots: dict[str, int], views: list[Matches], erased: Erased) -> DataFrame:
     entities = {entity_of(topic) for topic in topics_of(views)}
-    return archived(spark, {entity: snapshot for entity, snapshot in snapshots.items() if entity in entities})
+    return archived(spark, {entity: snapshot for entity, snapshot in snapshots.items() if entity in entities}, erased)
 
 
 def _reached(view: Matches, progress: Progress, partitions: list[int]) -> str:

@@ -20,7 +20,8 @@ class Plan:
     """What to build. ``views``: all of the pipeline if empty; a run that leaves views out is published for the named
     ones only. ``objects``: read the raw objects and judge every record anew, not the columnar archive. ``location``:
     fold into ``<location>.<view>_states``, beside everything that is served. ``since``: fold only records from this
-    vector, or this append time, on (into a location of its own)."""
+    vector, or this append time, on (into a location of its own). ``erasures``: only for a generation
+    that has taken in the erasures up to this one."""
 
     full: bool = False
     views: tuple[str, ...] = ()
@@ -29,6 +30,7 @@ class Plan:
     objects: bool = False
     location: str = SERVED_LOCATION
     since: Vector | datetime | None = None
+    erasures: int = 0
 
     def __post_init__(self) -> None:
         beside = self.location != SERVED_LOCATION
@@ -50,6 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run-id", help="name of the run; the same name again replaces it")
     parser.add_argument("--objects", action="store_true", help="fold the raw objects, not the columnar archive")
     parser.add_argument("--location", default=SERVED_LOCATION, help="fold into tables of this name, never served")
+    parser.add_argument("--erasures", type=int, default=0, help="for a generation that has taken in these, 1 to N")
     parser.add_argument("--since", help="with --location: a vector as JSON, or an append time in ISO 8601 (UTC)")
 
 
@@ -62,6 +65,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         objects=arguments.objects,
         location=arguments.location,
         since=parse_since(arguments.since),
+        erasures=arguments.erasures,
     )
 
 

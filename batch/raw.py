@@ -13,6 +13,7 @@ from changelog.archive.objects import ABOUT, BROKEN, RANGE, list_raw, read_objec
 from changelog.archive.ranges import EMPTY
 from changelog.classify import CHANGE, IDENTITY
 from changelog.duplicates import mark_duplicates
+from changelog.erased import NOBODY, Erased
 from changelog.positions import Vector
 from changelog.typed import typed
 from runtime.settings import Settings, topic_of
@@ -21,7 +22,12 @@ log = logging.getLogger("raw")
 
 
 def raw_changes(
-    spark: SparkSession, settings: Settings, snapshots: dict[str, int], lower: Vector, upper: Vector
+    spark: SparkSession,
+    settings: Settings,
+    snapshots: dict[str, int],
+    lower: Vector,
+    upper: Vector,
+    erased: Erased = NOBODY,
 ) -> DataFrame:
     """The changes with ``lower`` <= offset < ``upper``, judged and told from duplicates anew, from the raw objects.
 
@@ -29,7 +35,7 @@ def raw_changes(
     ``snapshots``, and said in the log.
     """
     zero: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in upper.items()}
-    read = read_objects(spark, settings.s3, list_raw(settings.s3, upper), zero).persist()
+    read = read_objects(spark, settings.s3, list_raw(settings.s3, upper), zero, erased).persist()
     found: Stretches = {(topic, partition): [] for topic, partitions in upper.items() for partition in partitions}
     for row in read.where(F.col("kind").isin(RANGE, BROKEN)).drop("key", "value").collect():
         if row["kind"] == BROKEN:
@@ -50,7 +56,7 @@ def raw_changes(
             f"{hole.last})"
             for hole in missing
         )
-        parts.append(archived(spark, snapshots).where(inside))
+        parts.append(archived(spark, snapshots, erased).where(inside))
     columns = [*IDENTITY, "kind", "kafka_partition", "kafka_offset", "append_time", "current", "original"]
     records = reduce(DataFrame.unionByName, [part.select(*columns) for part in parts])
     wanted = " OR ".join(

@@ -55,6 +55,24 @@ def retire(connection: Connection, keep: int, run_hours: float) -> Kept:
     return kept
 
 
+def retire_before(connection: Connection, erasure: int) -> int:
+    """Retire every pair and every run that has not taken in the erasures up to this one: what counts an erased guest is
+    never served again. Needs the lock of publication; what is served has to have taken them in. Returns how many."""
+    old = "(pipeline, generation) IN (SELECT pipeline, generation FROM generations WHERE erasures < %(erasure)s)"
+    with connection.transaction():
+        pairs = connection.execute(
+            "UPDATE publication_views SET retired_at = now() WHERE retired_at IS NULL AND restores IS NULL AND "
+            "generation IN (SELECT generation FROM "
+            "generations WHERE erasures < %(erasure)s AND pipeline = (SELECT pipeline FROM publications p WHERE "
+            "p.publication = publication_views.publication))",
+            {"erasure": erasure},
+        ).rowcount
+        runs = connection.execute(
+            f"UPDATE runs SET state = 'retired' WHERE state IN ('built', 'building') AND {old}", {"erasure": erasure}
+        ).rowcount
+    return pairs + runs
+
+
 _PINNED = """
     SELECT v.view, coalesce(v.restores, v.publication) AS publication FROM publication_views v
     JOIN publications p USING (publication) WHERE p.state = 'started'

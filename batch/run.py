@@ -13,10 +13,10 @@ from batch.build import build
 from batch.ingest import BATCH_CONF, ingest
 from batch.plan import add_options, plan_of
 from batch.report import EXIT_INCOMPLETE, complain
+from changelog.archive.position import stored_offsets
 from changelog.archive.ranges import Hole
-from changelog.positions import Vector, covers, from_json
+from changelog.positions import Vector, covers
 from changelog.topics import end_offsets
-from runtime import ops
 from runtime.errors import ArchiveError, HoleError
 from runtime.settings import Settings
 from runtime.spark import job
@@ -59,11 +59,7 @@ def wait_for_archiver(settings: Settings, ends: Vector, patience: float) -> bool
     """
     deadline = time.monotonic() + patience
     while True:
-        with ops.connect(settings) as connection:
-            row = connection.execute(
-                "SELECT detail -> 'committed' AS committed FROM services WHERE name = 'archiver'"
-            ).fetchone()
-        if row and row["committed"] and covers(from_json(row["committed"]), ends):
+        if covers(stored_offsets(settings), ends):
             return True
         if time.monotonic() > deadline:
             log.info("the archiver has not stored everything yet; going on with what is there")

@@ -28,9 +28,10 @@ from confluent_kafka import Consumer, TopicPartition
 from rich.console import Console
 from rich.table import Table
 
+from changelog.archive.position import stored_offsets
 from changelog.archive.store import s3_client
 from changelog.envelope import encode, envelope, timestamp
-from changelog.positions import Vector, covers, from_json
+from changelog.positions import covers
 from changelog.producer import ChangelogProducer, Record
 from changelog.topics import end_offsets
 from infra import platform, supervise
@@ -109,12 +110,6 @@ def fold_in_python(settings: Settings) -> dict[tuple[str, str, str], int]:
 
     consume(settings, add)
     return groups
-
-
-def archived(settings: Settings) -> Vector:
-    with ops.connect(settings) as connection:
-        row = connection.execute("SELECT detail -> 'committed' AS c FROM services WHERE name = 'archiver'").fetchone()
-    return from_json(row["c"]) if row and row["c"] else {}
 
 
 def freshness(settings: Settings, rate: int, seconds: int) -> tuple[list[float], list[float], list[float]]:
@@ -224,7 +219,7 @@ def measure(settings: Settings, number: int, seconds: int, say: Callable[[str], 
     ends = end_offsets(settings)
     supervise.start_service(settings, "archiver")
     await_(lambda: platform_state(settings, "archiver") == "running")
-    took = timed(lambda: await_(lambda: covers(archived(settings), ends)))
+    took = timed(lambda: await_(lambda: covers(stored_offsets(settings), ends)))
     row("archiver", f"{number / took:,.0f} records/s", f"{counting:,.0f} (a consumer that only counts)")
 
     report: dict[str, Any] = {}

@@ -1,4 +1,5 @@
-"""The changes of the log for plain consumers: what is neither bad, nor a tombstone, nor a copy of an earlier change.
+"""The changes of the log for plain consumers: what is neither bad, nor a tombstone, nor a copy of an earlier change,
+nor of a guest who is erased.
 
 The same judgement as the layers': ``changelog.validation`` and, within the speed layer's horizon,
 ``changelog.identities``.
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from changelog.erased import NOBODY
 from changelog.identities import Identities, digest
 from changelog.reader import Entry
 from changelog.refill import catch_up
@@ -36,6 +38,7 @@ class Changes:
         self._durable = durable
         self._stores: dict[tuple[str, int], Identities] = {}
         self._forgot: dict[tuple[str, int], int] = {}
+        self.erased = NOBODY
 
     def of(self, entries: Sequence[Entry]) -> list[Change]:
         """Those of ``entries`` that are changes, in their order. Asked again, after a crash, it answers the same.
@@ -57,7 +60,7 @@ class Changes:
         entity = entity_of(place[0])
         valid = []
         for entry in entries:
-            if not entry.value:
+            if not entry.value or self.erased.has(entry.key):
                 continue
             reason, service, identifier = check(entity, entry.key, entry.value)
             if reason is None and service is not None and identifier is not None:

@@ -1,15 +1,18 @@
-"""From bytes to kinds: every record of the log is a change, bad, or a tombstone (duplicates are told apart later).
+"""From bytes to kinds: every record of the log is a change, bad, a tombstone, or erased (duplicates are told apart
+later).
 
-:func:`classify` is what ``DataFrame.mapInArrow`` runs in both layers, so that a record is judged once and alike.
+:func:`classifier` makes what ``DataFrame.mapInArrow`` runs in both layers, so that a record is judged once and alike.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from changelog.erased import ERASED_VALUE, NOBODY, Erased
 from changelog.validation import check
 
-CHANGE, DUPLICATE, BAD, TOMBSTONE = "change", "duplicate", "bad", "tombstone"
+CHANGE, DUPLICATE, BAD, TOMBSTONE, ERASED = "change", "duplicate", "bad", "tombstone", "erased"
 
 RECORD = pa.schema(
     [
@@ -36,7 +39,8 @@ FROM_KAFKA = (
 """``selectExpr`` that makes ``RECORD_DDL`` of what Spark's Kafka source gives."""
 
 CLASSIFIED_DDL = RECORD_DDL + ", kind string, reason string, service_name string, identifier string"
-"""``reason`` is there for bad records, ``service_name`` and ``identifier`` for changes."""
+"""``reason`` is there for bad records, ``service_name`` and ``identifier`` for changes. An erased one has neither key
+nor value."""
 
 IDENTITY = ["topic", "key", "service_name", "identifier"]
 """Columns in which a change and its copies agree."""
@@ -46,13 +50,22 @@ CLASSIFIED = pa.schema([*RECORD, *(pa.field(name, type_) for name, type_ in _VER
 
 
 def classify(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Append kind, reason, service_name and identifier to batches of ``RECORD_DDL``. Never raises for bad input."""
-    for batch in batches:
-        yield classify_batch(batch)
+    """:func:`classifier` where nobody is erased."""
+    return classifier(NOBODY)(batches)
 
 
-def classify_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """One batch of :func:`classify`: the same rows in the same order with four columns more."""
+def classifier(erased: Erased) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What appends kind, reason, service_name and identifier to batches of ``RECORD_DDL``; bad input never raises."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield classify_batch(batch, erased)
+
+    return run
+
+
+def classify_batch(batch: pa.RecordBatch, erased: Erased = NOBODY) -> pa.RecordBatch:
+    """One batch of :func:`classifier`: the same rows in the same order with four columns more."""
     kinds: list[str] = []
     reasons: list[str | None] = []
     services: list[str | None] = []
@@ -61,14 +74,35 @@ def classify_batch(batch: pa.RecordBatch) -> pa.RecordBatch:
     keys = batch.column("key").to_pylist()
     values = batch.column("value").to_pylist()
     for topic, key, value in zip(topics, keys, values, strict=True):
-        if not value:
-            kind, reason, service, identifier = TOMBSTONE, None, None, None
-        else:
-            reason, service, identifier = check(topic[topic.index(".") + 1 :], key, value)
-            kind = CHANGE if reason is None else BAD
+        kind, reason, service, identifier = _verdict(topic, key, value, erased)
         kinds.append(kind)
         reasons.append(reason)
         services.append(service)
         identifiers.append(identifier)
     verdict = [pa.array(column, pa.string()) for column in (kinds, reasons, services, identifiers)]
-    return pa.RecordBatch.from_arrays([*batch.columns, *verdict], names=CLASSIFIED.names)
+    made = pa.RecordBatch.from_arrays([*batch.columns, *verdict], names=CLASSIFIED.names)
+    return _without_content(made, kinds) if ERASED in kinds else made
+
+
+def _verdict(
+    topic: str, key: bytes | None, value: bytes | None, erased: Erased
+) -> tuple[str, str | None, str | None, str | None]:
+    if erased.has(key) or (value == ERASED_VALUE and not key):
+        return ERASED, None, None, None
+    if not value:
+        return TOMBSTONE, None, None, None
+    reason, service, identifier = check(topic[topic.index(".") + 1 :], key, value)
+    if reason is None:
+        return CHANGE, None, service, identifier
+    if erased.is_named_in(value):  # a change names nobody but its key
+        return ERASED, None, None, None
+    return BAD, reason, service, identifier
+
+
+def _without_content(classified: pa.RecordBatch, kinds: list[str]) -> pa.RecordBatch:
+    kept = pa.array([kind != ERASED for kind in kinds])
+    for name in ("key", "value"):
+        at = classified.schema.get_field_index(name)
+        content = pc.if_else(kept, classified.column(name), pa.scalar(None, classified.column(name).type))
+        classified = classified.set_column(at, name, content)
+    return classified

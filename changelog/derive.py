@@ -1,8 +1,9 @@
 """The service ``derive``: changelog → ``latest.<entity>`` and ``patch.<entity>``. ``python -m changelog.derive``
 
 It consumes, derives and produces in transactions of Kafka's, with its own offsets in the same transaction: what it
-wrote and how far it is are one fact, so wherever it is killed it neither loses nor repeats nor reorders. Exit status 78
-means that it must not be started again before somebody has looked: the message says what to do.
+wrote and how far it is are one fact, so wherever it is killed it neither loses nor repeats nor reorders. What Kafka has
+let go of before it was derived is derived from the archive. Exit status 78 means that it must not be started again
+before somebody has looked: the message says what to do.
 """
 
 import json
@@ -10,7 +11,7 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
@@ -24,16 +25,27 @@ from changelog.derived import (
     GROUP,
     MAX_DERIVED_BYTES,
     Derived,
+    burial,
     derive,
     derived_topics,
     latest_topic,
     patch_topic,
     source_of,
 )
-from changelog.positions import Vector, to_json
+from changelog.envelope import guest_ref
+from changelog.erasures import Watched
+from changelog.latest import updates
+from changelog.positions import Vector, covers, to_json
 from changelog.reader import Entry, Reader
-from changelog.topics import check_topics, committed_offsets, end_offsets, start_offsets, topic_ids
-from runtime import faults
+from changelog.topics import (
+    acknowledged_offsets,
+    check_topics,
+    committed_offsets,
+    end_offsets,
+    start_offsets,
+    topic_ids,
+)
+from runtime import faults, ops
 from runtime.errors import ContractError, RetentionError, TransientError
 from runtime.heartbeat import Heartbeat
 from runtime.service import serve
@@ -44,8 +56,6 @@ log = logging.getLogger("derive")
 CONTRACT_CHECK_SECONDS = 30.0
 TIMEOUT = 60.0
 SOURCES = tuple(topic_of(entity) for entity in DERIVED)
-
-REMEDY = "what was changed there is missing in the derived topics: anabranch latest rebuild"
 
 KEPT_SECONDS = 3600.0
 """How often offsets are committed where nothing happens: Kafka forgets, partition by partition, what was committed days
@@ -64,6 +74,31 @@ def run(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None:
     """Derive until it is time to stop."""
     heartbeat.beat("starting", {})
     check_contract(settings)
+    while not stopping.is_set():
+        try:
+            derive_on(settings, heartbeat, stopping)
+        except RetentionError as error:
+            derive_from_archive(settings, heartbeat, error)
+
+
+def derive_from_archive(settings: Settings, heartbeat: Heartbeat, error: RetentionError) -> None:
+    """Derive from the raw archive what Kafka has let go of. Killed anywhere, the next life goes on with it.
+
+    Raises HoleError, with the command, where the archive lacks something, and TransientError if Kafka lacks nothing.
+    """
+    from changelog.rebuild import rebuild  # which is made of what is here
+
+    log.warning("%s: it is derived from the archive", error)
+    heartbeat.beat("rebuilding", {"error": f"{error}: it is derived from the archive"})
+    done = rebuild(settings)
+    if not done:
+        raise TransientError(f"{error}, and nothing is missing; looking again") from error
+    log.warning("derived from the archive: %s", ", ".join(f"{missed} ({number} records)" for missed, number in
+                                                          done.items()))  # fmt: skip
+
+
+def derive_on(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None:
+    """Derive from Kafka until it is time to stop. Raises RetentionError if Kafka has let go of what comes next."""
     with Deriver(settings) as deriver:
         positions = where_to_begin(settings)
         log.info("going on at %s", json.dumps(to_json(positions)))
@@ -72,6 +107,7 @@ def run(settings: Settings, heartbeat: Heartbeat, stopping: Event) -> None:
         while not stopping.is_set():
             heartbeat.beat("running", deriver.detail())
             deriver.step()
+            deriver.bury()
             if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
                 check_contract(settings)
                 checked = time.monotonic()
@@ -92,6 +128,13 @@ class Deriver:
             "message.max.bytes": MAX_DERIVED_BYTES, "queue.buffering.max.kbytes": 262_144,
         })  # fmt: skip
         self._changes = Changes(settings, state(settings))
+        self._watched = Watched(settings)
+        self._changes.erased = self._watched.now()
+        with ops.connect(settings) as connection:
+            row = connection.execute(
+                "SELECT max(erasure) AS last FROM erasures WHERE derived_at IS NOT NULL"
+            ).fetchone()
+        self._buried: int = (row and row["last"]) or 0
         self._reader: Reader | None = None
         self._committed: Vector = {}
         self._committed_at = self._kept_at = time.monotonic()
@@ -106,19 +149,46 @@ class Deriver:
 
     def step(self) -> int:
         """Take what is there, or wait a second for it, and write what follows from it, in one transaction. Returns how
-        many records it took. Raises ContractError if Kafka has let go of what it would take next."""
+        many records it took. Raises RetentionError if Kafka has let go of what it would take next."""
         reader = self._reader
         if reader is None:
             raise ValueError("it has not begun")
-        try:
-            entries = reader.read(1.0, self._settings.derive.max_records, self._settings.derive.trigger_seconds)
-        except RetentionError as error:
-            raise ContractError(f"{error}; {REMEDY}") from error
+        entries = reader.read(1.0, self._settings.derive.max_records, self._settings.derive.trigger_seconds)
         moved = reader.positions != self._committed
         waited = time.monotonic() - self._committed_at > BEHIND_MARKERS_SECONDS
         if entries or (moved and waited) or self._keeps():
             self.write(entries, reader.positions, reader.group())
         return len(entries)
+
+    def bury(self) -> int:
+        """Write what takes away the newest versions of guests who were erased since; nothing of theirs is derived from
+        then on. Returns how many versions there were. Killed on the way, the next one finds what is left."""
+        erased, reader = self._watched.now(), self._reader
+        if erased.number <= self._buried or reader is None:
+            return 0
+        self._changes.erased = erased
+        await_own(self._settings, [latest_topic(entity) for entity in DERIVED])
+        made = [
+            burial(entity, update.partition, update.ref, reader.positions[topic_of(entity)][update.partition],
+                   erased.number)
+            for entity in DERIVED
+            for update in updates(self._settings, entity, follow=False)
+            if update.version and erased.has(guest_ref(entity, {"current": update.version.current}))
+        ]  # fmt: skip
+        if made:
+            with answering(self._settings):
+                self._producer.begin_transaction()
+                for one in made:
+                    self._produce(one)
+                faults.point("derive.buried")
+                self._producer.commit_transaction(TIMEOUT)
+        with ops.connect(self._settings) as connection:
+            connection.execute(
+                "UPDATE erasures SET derived_at = now() WHERE erasure <= %s AND derived_at IS NULL", (erased.number,)
+            )
+        self._buried = erased.number
+        log.info("%d newest versions of erased guests are taken away", len(made))
+        return len(made)
 
     def write(self, entries: list[Entry], positions: Vector, group: object) -> None:
         """Write what follows from ``entries``, and that the log is read up to ``positions``: both or neither."""
@@ -187,6 +257,16 @@ class Deriver:
         self._changes.close()
 
 
+def await_own(settings: Settings, topics: Sequence[str]) -> None:
+    """Wait until all that was acknowledged in topics can be read. Kafka makes a transaction readable a moment after it
+    has answered that it is committed. Raises TransientError if that moment does not come."""
+    deadline = time.monotonic() + TIMEOUT
+    while not covers(end_offsets(settings, topics), acknowledged_offsets(settings, topics)):
+        if time.monotonic() > deadline:
+            raise TransientError(f"a transaction is open in one of {', '.join(topics)}: nobody else may write there")
+        time.sleep(0.05)
+
+
 @contextmanager
 def answering(settings: Settings) -> Iterator[None]:
     """Errors of Kafka's as ours: TransientError."""
@@ -205,8 +285,8 @@ def where_to_begin(settings: Settings) -> Vector:
     """The position up to which everything is derived: what the group has committed, or, where Kafka has forgotten that,
     behind the newest record that something in the derived topics is from; 0 in a log of which nothing is gone.
 
-    To be asked by whoever has fenced the one before. Raises ContractError where Kafka begins behind that position, or
-    ends before it.
+    To be asked by whoever has fenced the one before. Raises RetentionError where Kafka begins behind that position,
+    ContractError where it ends before it.
     """
     positions, gone = known_positions(settings), []
     starts, ends = start_offsets(settings, SOURCES), end_offsets(settings, SOURCES)
@@ -221,7 +301,7 @@ def where_to_begin(settings: Settings) -> Vector:
                     "anew. Restore the topic, or begin a new home and fill its topics by replay"
                 )
     if gone:
-        raise ContractError(f"Kafka does not have {', '.join(gone)} any more; {REMEDY}")
+        raise RetentionError(f"Kafka does not have {', '.join(gone)} any more, and it was not derived")
     return positions
 
 

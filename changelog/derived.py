@@ -9,7 +9,7 @@ from changelog.patches import patch
 from changelog.reader import Entry
 from changelog.topics import MAX_RECORD_BYTES
 from runtime.errors import ContractError
-from runtime.settings import ENTITIES, Settings
+from runtime.settings import ENTITIES, Settings, topic_of
 
 DERIVED = tuple(entity for entity in ENTITIES if entity != "event")
 """Entities that have versions. An event is immutable: its topic is its newest version."""
@@ -33,6 +33,10 @@ def patch_topic(entity: str) -> str:
     return f"patch.{entity}"
 
 
+BOUNDED = {"max.compaction.lag.ms": str(24 * HOUR_MS)}
+"""Of compacted topics: so that what is deleted goes, however little is written."""
+
+
 def derived_topics(settings: Settings) -> dict[str, dict[str, str]]:
     """Every derived topic, and what its configuration has that the changelog's has not."""
     common = {"max.message.bytes": str(MAX_DERIVED_BYTES)}
@@ -40,6 +44,7 @@ def derived_topics(settings: Settings) -> dict[str, dict[str, str]]:
         "cleanup.policy": "compact",
         "segment.ms": str(HOUR_MS),  # the newest segment is never compacted
         "delete.retention.ms": str(24 * HOUR_MS),
+        **BOUNDED,
     }
     return {
         **{latest_topic(entity): {**common, **compacted} for entity in DERIVED},
@@ -84,6 +89,13 @@ class Derived(NamedTuple):
     key: bytes
     value: bytes | None
     source: Source
+
+
+def burial(entity: str, partition: int, ref: str, position: int, erasure: int) -> Derived:
+    """What takes the newest version of an erased guest's entity away. Its source is the end of what was derived by
+    then, ``position``: behind everything before it, and not behind anything after it."""
+    source = Source(topic_of(entity), partition, max(position - 1, 0), "erasure", str(erasure))
+    return Derived(latest_topic(entity), partition, ref.encode(), None, source)
 
 
 def derive(change: Change) -> list[Derived]:

@@ -111,7 +111,9 @@ def _refuse_holes(settings: Settings, missed: Hole, holes: list[tuple[int, int]]
     """Raise HoleError unless what the raw archive lacks was proven empty when it was ingested, or is accepted."""
     if not holes:
         return
-    known = [(one.first, one.last) for one in accept if one[:2] == missed[:2]] + _proven_empty(settings, missed)
+    known = [(one.first, one.last) for one in accept if one[:2] == missed[:2]]
+    known += ArchiveStore(settings.s3).empty_ranges(*missed)  # the archiver's notes
+    known += _proven_empty(settings, missed)
     lost = []
     for first, last in holes:
         inside = [(max(first, low), min(last, high)) for low, high in known if low <= last and high >= first]

@@ -9,6 +9,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from changelog.classify import CHANGE, RECORD, classify_batch
+from changelog.erased import NOBODY, Erased
 from changelog.identities import SLACK_SECONDS, Identities, Row, digest
 from changelog.topics import offsets_at
 from runtime.errors import TransientError
@@ -41,6 +42,7 @@ def catch_up(
     first: int,
     appended: int,
     horizon_seconds: int,
+    erased: Erased = NOBODY,
 ) -> None:
     """Show the store what it lacks of the log before ``first``, as far back as the horizon reaches."""
     known = store.next()
@@ -52,7 +54,7 @@ def catch_up(
         since = offsets_at(bootstrap, topic, partition, datetime.fromtimestamp(max(0, back), UTC))
         reached = max(reached, since)
     for batch in _read(bootstrap, topic, partition, reached, first):
-        classified = classify_batch(batch)
+        classified = classify_batch(batch, erased)
         rows = rows_of(classified)
         changes = [row for row, kind in zip(rows, classified.column("kind").to_pylist(), strict=True) if kind == CHANGE]
         store.mark(changes, rows[-1][0] + 1)

@@ -13,6 +13,7 @@ import orjson
 from changelog.changes import Change, Changes
 from changelog.derived import DERIVED, GROUP
 from changelog.envelope import Entity, guest_ref
+from changelog.erased import NOBODY, Erased
 from changelog.exact import parse, text_of
 from changelog.latest import Latest, Update, Version
 from changelog.positions import Vector, highest
@@ -41,8 +42,8 @@ class Said:
     deleted under the old one first and then created under the new one.
     """
 
-    def __init__(self, settings: Settings, directory: Path, entities: Sequence[str]) -> None:
-        """Raises ValueError for an entity that has no versions."""
+    def __init__(self, settings: Settings, directory: Path, entities: Sequence[str], erased: Erased = NOBODY) -> None:
+        """``erased``: guests of whom nothing is said here. Raises ValueError for an entity that has no versions."""
         if unknown := set(entities) - set(DERIVED):
             raise ValueError(f"no versions are kept of {', '.join(sorted(unknown))}")
         self._settings = settings
@@ -51,6 +52,7 @@ class Said:
         self._reading: tuple[Reader, Changes] | None = None
         self._env: lmdb.Environment | None = None
         self._caught_up = False
+        self._erased = erased
         self._wipe()
 
     def catch_up(self, at_least: Vector | None = None) -> None:
@@ -159,6 +161,7 @@ class Said:
         for entity in self._entities:
             self._fill(entity)
         changes = Changes(self._settings, self._directory / "identities", durable=False)
+        changes.erased = self._erased
         self._reading = Reader(self._settings, committed, WAIT_MS), changes
         return self._reading
 
@@ -218,6 +221,8 @@ class Said:
             transaction.delete(_digest(guest) + name, db=self._guests[entity])
         if update.version is not None:
             guest = guest_ref(entity, {"current": update.version.current})
+            if self._erased.has(guest):
+                return
             transaction.put(name, _packed(update.time, guest, update.version), db=self._refs[entity])
             transaction.put(_digest(guest) + name, b"", db=self._guests[entity])
 

@@ -55,7 +55,12 @@ def home(settings: Settings) -> Path:
 
 def url(settings: Settings) -> str:
     """Where the interface and the REST API are."""
-    return f"http://127.0.0.1:{Ports(settings.port_base).airflow}"
+    return settings.airflow.url or f"http://127.0.0.1:{port(settings)}"
+
+
+def port(settings: Settings) -> int:
+    """On which the API server listens."""
+    return settings.airflow.port or Ports(settings.port_base).airflow
 
 
 def services(settings: Settings) -> list[Service]:
@@ -93,6 +98,7 @@ def configuration(settings: Settings) -> dict[str, dict[str, str]]:
             "simple_auth_manager_users": f"{airflow.user}:admin",
             "simple_auth_manager_passwords_file": str(home(settings) / "passwords.json"),
             "fernet_key": airflow.fernet_key.get_secret_value(),
+            **({"execution_api_server_url": f"{airflow.api_url}/execution/"} if airflow.api_url else {}),
         },
         "database": {
             # the driver is the one that we have, for both of Airflow's engines
@@ -105,8 +111,8 @@ def configuration(settings: Settings) -> dict[str, dict[str, str]]:
             "colored_console_log": "False",
         },
         "api": {
-            "host": "127.0.0.1",
-            "port": str(Ports(settings.port_base).airflow),
+            "host": airflow.listen,
+            "port": str(port(settings)),
             "base_url": url(settings),
             "workers": "1",
             "secret_key": airflow.api_secret_key.get_secret_value(),

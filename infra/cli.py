@@ -9,7 +9,9 @@ from infra import (
     commands_audit,
     commands_cdc,
     commands_command,
+    commands_compose,
     commands_dead_letters,
+    commands_erasure,
     commands_latest,
     commands_log,
     commands_operations,
@@ -27,6 +29,7 @@ app = typer.Typer(
 )
 for commands in (
     commands_platform,
+    commands_compose,
     commands_log,
     commands_command,
     commands_dead_letters,
@@ -36,6 +39,7 @@ for commands in (
     commands_views,
     commands_audit,
     commands_operations,
+    commands_erasure,
 ):
     commands.register(app)
 

@@ -11,12 +11,15 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from changelog.erased import Erased
+from changelog.erasures import recorded
 from changelog.positions import to_json
 from changelog.producer import ChangelogProducer, Record
 from changelog.sources import load as loading
 from changelog.sources import online_retail
 from changelog.sources.checked import checked
 from changelog.sources.simulate import Shop
+from runtime import ops
 from runtime.settings import Settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="the summary as JSON on standard output")]
@@ -52,7 +55,7 @@ def load(
     def all_records() -> Iterable[Record]:
         for name in files:
             with loading.opened(name) as lines:
-                yield from loading.records(lines, name, refuse)
+                yield from loading.records(lines, name, refuse, _erased())
 
     summary = feed(all_records(), 0, "load")
     report(summary | {"refused": refused}, as_json)
@@ -79,8 +82,18 @@ def simulate(
         raise typer.BadParameter("say how much: --records N, or --seconds S with a --rate above 0")
     wanted = records if records is not None else int(rate * (seconds or 0))
     shop = Shop(seed, start=start, duplicates=duplicates, late=late, broken=broken, rate=rate)
-    summary = feed(shop.records(wanted), rate, "simulate")
-    report(summary | {"made": dict(shop.made)}, as_json)
+    erased, left = _erased(), 0
+
+    def of_others() -> Iterable[Record]:
+        nonlocal left
+        for record in shop.records(wanted):
+            if erased.has(record.key):
+                left += 1
+            else:
+                yield record
+
+    summary = feed(of_others(), rate, "simulate")
+    report(summary | {"made": dict(shop.made)} | ({"erased": left} if left else {}), as_json)
 
 
 def replay_online_retail(
@@ -102,10 +115,17 @@ def replay_online_retail(
         identifier = json.loads(record.value or b"")["provenance"]["identifier"]
         typer.echo(f"{path}: {record.topic}, {identifier}: refused: {reason}", err=True)
 
-    summary = feed(checked(online_retail.records(path), refuse), rate, "replay")
+    summary = feed(checked(online_retail.records(path), refuse, _erased()), rate, "replay")
     report(summary | {"refused": refused}, as_json)
     if refused:
         raise typer.Exit(1)
+
+
+def _erased() -> Erased:
+    """The guests of whom nothing goes in."""
+    settings = Settings()
+    with ops.connect(settings) as connection:
+        return recorded(settings, connection)
 
 
 def feed(records: Iterable[Record], rate: float, what: str) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Commands that start, stop and show the local platform."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -52,8 +53,13 @@ def down() -> None:
 
 
 def status(as_json: Annotated[bool, typer.Option("--json", help="for machines")] = False) -> None:
-    """Show the services and where to look at them; what is served, how fresh it is, and what runs next."""
-    if as_json:
+    """Show the services and where to look at them; what is served, how fresh it is, and what runs next.
+
+    In a container it leaves the services to `docker compose ps`.
+    """
+    if "ANABRANCH_SETTINGS" in os.environ:
+        typer.echo(json.dumps(platform.situation())) if as_json else _situation(platform.situation())
+    elif as_json:
         typer.echo(json.dumps({**platform.status(), **platform.situation()}))
     else:
         _table()
@@ -123,6 +129,8 @@ def _table() -> None:
             console.print(f"{service['name']}: user {service['user']}, password {service['password']}", markup=False)
         if service["name"] == "cdc" and service["detail"] and service["state"] == "running":
             console.print(_capture(service["detail"]), markup=False)
+        if service["state"] == "running" and (service["detail"] or {}).get("error"):
+            console.print(f"{service['name']}: {service['detail']['error']}", markup=False)
         if service["state"] == "failed":
             console.print(f"{service['name']} failed:\n{service['detail']}", markup=False)
 

@@ -296,14 +296,17 @@ def generation_new() -> None:
     with ops.connect(settings) as connection:
         begun = begin(settings, connection, "main")
     typer.echo(f"generation {begun.number} begins at {json.dumps(to_json(begun.start))}")
-    supervise.restart(settings, "speed")
+    if supervise.is_running(settings):
+        supervise.restart(settings, "speed")
+    else:
+        typer.echo("it begins when the speed application starts again: docker compose restart speed")
 
 
 def generation_list() -> None:
-    """Show the generations, newest first."""
+    """Show the generations, newest first; `cause`: what was lost, where the speed layer began one by itself."""
     with ops.connect(Settings()) as connection:
         rows = connection.execute(
-            "SELECT pipeline, generation, code_version, created_at FROM generations ORDER BY 1, 2 DESC"
+            "SELECT pipeline, generation, code_version, created_at, cause FROM generations ORDER BY 1, 2 DESC"
         ).fetchall()
     _print(list(rows[0]) if rows else [], [list(row.values()) for row in rows], Format.table)
 

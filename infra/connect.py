@@ -1,12 +1,15 @@
-"""Kafka Connect as a service of the local platform: one worker, on loopback, with Debezium's plugin.
+"""Kafka Connect as a service: one worker, on the local platform on loopback, with Debezium's plugin.
 
 Its configuration, offsets and states are in compacted topics (``connect.*``), which it makes itself. What is secret is
 in a file of its own that the worker looks values up in, so that no topic and no REST answer holds it.
 """
 
+from urllib.parse import urlsplit
+
 from changelog.sources.cdc.connect import secrets_path
 from infra.artifacts.install import Programs
-from infra.home import Ports, write_private
+from infra.configuration import CONSOLE_LOG, properties
+from infra.home import write_private
 from infra.service import Service
 from runtime.settings import Settings
 
@@ -15,15 +18,14 @@ SECONDS_TO_STOP = 20
 
 def service(settings: Settings, programs: Programs) -> Service:
     """The worker. Writes its configuration; a second call writes the same."""
-    ports, config = Ports(settings.port_base), settings.home / "config" / "connect"
+    config = settings.home / "config" / "connect"
     write_private(secrets_path(settings), f"password={settings.cdc.database.password.get_secret_value()}\n")
-    properties = configuration(settings, programs, ports)
-    write_private(config / "worker.properties", "".join(f"{key}={value}\n" for key, value in properties.items()))
+    write_private(config / "worker.properties", properties(configuration(settings, programs)))
     write_private(
         config / "log4j2.properties",
-        "rootLogger.level=INFO\nrootLogger.appenderRef.out.ref=out\nappender.out.type=Console\nappender.out.name=out\n"
-        "appender.out.layout.type=PatternLayout\nappender.out.layout.pattern=%d{ISO8601} %p %c{1} %m%n\n"
-        "logger.clients.name=org.apache.kafka\nlogger.clients.level=WARN\n"
+        "rootLogger.level=INFO\nrootLogger.appenderRef.out.ref=out\n"
+        + CONSOLE_LOG
+        + "logger.clients.name=org.apache.kafka\nlogger.clients.level=WARN\n"
         "logger.jetty.name=org.eclipse.jetty\nlogger.jetty.level=WARN\n",
     )
     flags = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={config / 'log4j2.properties'}"]
@@ -32,14 +34,14 @@ def service(settings: Settings, programs: Programs) -> Service:
     return Service("connect", command, url=settings.cdc.connect_url, stop_seconds=SECONDS_TO_STOP)
 
 
-def configuration(settings: Settings, programs: Programs, ports: Ports) -> dict[str, str]:
+def configuration(settings: Settings, programs: Programs) -> dict[str, str]:
     """``worker.properties``."""
-    replication = str(settings.kafka.replication_factor)
+    replication, url = str(settings.kafka.replication_factor), urlsplit(settings.cdc.connect_url)
     return {
         "bootstrap.servers": settings.kafka.bootstrap,
         "group.id": "anabranch-connect",
-        "listeners": f"http://127.0.0.1:{ports.connect}",
-        "rest.advertised.host.name": "127.0.0.1",
+        "listeners": f"http://{settings.cdc.connect_listen}:{url.port}",
+        "rest.advertised.host.name": str(url.hostname),
         "plugin.path": str(programs.connect_plugins),
         "plugin.discovery": "service_load",
         "key.converter": "org.apache.kafka.connect.json.JsonConverter",

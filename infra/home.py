@@ -118,24 +118,8 @@ def initialise(programs: Programs, profile: Profile | None = None, spark_classes
     home = home_directory()
     home.mkdir(parents=True, exist_ok=True)
     path = home / "settings.json"
-    if path.exists():
-        written = json.loads(path.read_text())
-    else:
-        ports = Ports(choose_base())
-        written = {
-            "port_base": ports.base,
-            "created_at": datetime.now(UTC).isoformat(),
-            "kafka": {"bootstrap": f"127.0.0.1:{ports.kafka}"},
-            "s3": {"endpoint": f"http://127.0.0.1:{ports.minio}", "secret_key": secrets.token_urlsafe(24)},
-            "trino": {"port": ports.trino},
-            "postgres_password": secrets.token_urlsafe(24),
-            "supervisor_password": secrets.token_urlsafe(24),
-        }
-        for name in ("catalog", "ops"):
-            written[name] = database(name, name, ports)
-    written.setdefault("airflow", airflow_secrets(Ports(written["port_base"])))
-    written.setdefault("shop", database("shop", "shop", Ports(written["port_base"])))
-    written.setdefault("cdc", cdc_settings(Ports(written["port_base"])))
+    written = json.loads(path.read_text()) if path.exists() else generated(Ports(choose_base()))
+    written = completed(written)
     written["profile"] = profile or written.get("profile", "core")
     written["spark"] = {
         **written.get("spark", {}),
@@ -144,6 +128,32 @@ def initialise(programs: Programs, profile: Profile | None = None, spark_classes
     }
     write_private(path, json.dumps(written, indent=1) + "\n")
     return Settings()
+
+
+def generated(ports: Ports) -> dict[str, Any]:
+    """What a new home's settings begin with: its ports, and new secrets."""
+    return {
+        "port_base": ports.base,
+        "created_at": datetime.now(UTC).isoformat(),
+        "kafka": {"bootstrap": f"127.0.0.1:{ports.kafka}"},
+        "s3": {"endpoint": f"http://127.0.0.1:{ports.minio}", "secret_key": secrets.token_urlsafe(24)},
+        "trino": {"port": ports.trino},
+        "postgres_password": secrets.token_urlsafe(24),
+        "supervisor_password": secrets.token_urlsafe(24),
+        **{name: database(name, name, ports) for name in ("catalog", "ops")},
+    }
+
+
+def completed(written: dict[str, Any]) -> dict[str, Any]:
+    """Settings with the sections that an earlier version did not know."""
+    ports = Ports(written["port_base"])
+    more = {
+        "erasure_secret": secrets.token_urlsafe(24),
+        "airflow": airflow_secrets(ports),
+        "shop": database("shop", "shop", ports),
+        "cdc": cdc_settings(ports),
+    }
+    return {**more, **written}
 
 
 def database(name: str, user: str, ports: Ports) -> dict[str, Any]:

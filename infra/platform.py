@@ -93,7 +93,7 @@ def _start(settings: Settings, programs: Programs, say: Say) -> None:
         for name in ("trino",):
             supervise.start_service(settings, name)
         prepare.buckets(settings)
-        _guard(settings)
+        guard(settings)
         prepare.topics(settings)
         capturing = pool.submit(start_capture, settings, say) if settings.profile == "full" else None
         for name in ("archiver", "derive", "speed", "commands"):
@@ -127,12 +127,13 @@ def _forget_services(settings: Settings, known: set[str]) -> None:
             connection.execute("DELETE FROM services WHERE NOT name = ANY(%s)", (sorted(known),))
 
 
-def _guard(settings: Settings) -> None:
+def guard(settings: Settings) -> None:
     """Raise TerminalError where the databases are new and the lake is not: going on would begin another one over it."""
     with psycopg.connect(settings.catalog.dsn) as connection:
         if connection.execute("SELECT to_regclass('iceberg_tables')").fetchone() == (None,) and backups(settings):
             raise TerminalError(
-                "the databases are empty and there are backups of them in the lake: anabranch down, anabranch restore"
+                "the databases are empty and there are backups of them in the lake: anabranch down, anabranch restore "
+                "(in containers: docs/containers.md)"
             )
 
 

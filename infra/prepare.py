@@ -12,7 +12,7 @@ from botocore.config import Config
 from psycopg import sql
 
 from changelog.commands.schema import command_topics
-from changelog.derived import derived_topics
+from changelog.derived import BOUNDED, derived_topics
 from changelog.sources.cdc.database import create_shop
 from changelog.sources.cdc.database import prepare as prepare_capture
 from changelog.sources.cdc.mapper import BAD_TOPIC
@@ -105,7 +105,7 @@ def shop(settings: Settings) -> None:
     with psycopg.connect(superuser(settings, settings.cdc.database.name), autocommit=True) as connection:
         prepare_capture(connection, settings, TABLES)
     ensure_topic(settings)
-    ensure_topics(settings, (), {BAD_TOPIC: {"cleanup.policy": "compact"}})
+    ensure_topics(settings, (), {BAD_TOPIC: {"cleanup.policy": "compact", **BOUNDED}})
 
 
 def buckets(settings: Settings) -> None:

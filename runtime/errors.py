@@ -21,6 +21,15 @@ class ContractError(TerminalError):
     """Number of partitions, topic id, code version or checkpoint differ from what was agreed when it began."""
 
 
+class LostStateError(ContractError):
+    """State without which a generation of the speed layer cannot go on is lost. A new generation makes it anew, from
+    archive and log; ``cause`` names what was lost, in one word."""
+
+    def __init__(self, cause: str, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
 class ArchiveError(TerminalError):
     """An archive object cannot be what it claims to be: empty, truncated, or not in the format."""
 
@@ -47,6 +56,10 @@ class HeldError(TerminalError):
 
 class BehindError(TerminalError):
     """A run that would move the boundary back. What is served is newer."""
+
+
+class ArchiveBehindError(TransientError):
+    """The columnar archive does not reach up to where Kafka's log begins yet. The next ingest may bring what lacks."""
 
 
 class ConflictError(TransientError):

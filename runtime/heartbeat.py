@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -20,7 +21,9 @@ _SCHEMA_LOCK = 7_302_027
 class Heartbeat:
     """Writes one row of ``services``: name, pid, state (starting, running, stopping, failed), detail.
 
-    A database that is away is no reason to stop working: it is logged once, and the next beat tries again.
+    A database that is away is no reason to stop working: it is logged once, and the next beat tries again. Where
+    ``$ANABRANCH_HEARTBEAT`` names a file, the state is in it as well, as old as the beat: a container's health check
+    reads it, and asks no database whether this service works.
     """
 
     def __init__(self, dsn: str, name: str, every_seconds: float = 2.0) -> None:
@@ -30,6 +33,8 @@ class Heartbeat:
         self._connection: psycopg.Connection[Any] | None = None
         self._last: tuple[str, float] = ("", 0.0)
         self._away = False
+        file = os.environ.get("ANABRANCH_HEARTBEAT")
+        self._file = Path(file) if file else None
 
     def beat(self, state: str, detail: dict[str, Any]) -> None:
         """Say so now if the state is a new one or the last beat is older than ``every_seconds``; else do nothing.
@@ -40,6 +45,8 @@ class Heartbeat:
         if self._last[0] == state and now - self._last[1] < self._every:
             return
         self._last = (state, now)
+        if self._file:
+            self._file.write_text(state)
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = psycopg.connect(self._dsn, autocommit=True, connect_timeout=5)

@@ -73,13 +73,26 @@ CREATE TABLE IF NOT EXISTS dead_letter_replays (
     to_partition int, to_offset bigint, noted_at timestamptz NOT NULL DEFAULT now(), replayed_at timestamptz,
     PRIMARY KEY (topic, kafka_partition, kafka_offset)
 );
+CREATE TABLE IF NOT EXISTS erasures (
+    erasure int PRIMARY KEY, digest bytea NOT NULL UNIQUE, secret_check bytea NOT NULL, state text NOT NULL,
+    ref text, identifying jsonb, purge boolean NOT NULL DEFAULT false, log_end jsonb NOT NULL,
+    records jsonb NOT NULL DEFAULT '{}', steps jsonb NOT NULL DEFAULT '{}', found jsonb NOT NULL DEFAULT '[]',
+    requested_at timestamptz NOT NULL DEFAULT now(), derived_at timestamptz, finished_at timestamptz
+);
+CREATE OR REPLACE VIEW erasing AS SELECT ref FROM erasures WHERE ref IS NOT NULL;
+ALTER TABLE generations ADD COLUMN IF NOT EXISTS erasures int NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN IF NOT EXISTS location text NOT NULL DEFAULT 'batch';
 ALTER TABLE publication_views ADD COLUMN IF NOT EXISTS retired_at timestamptz;
 ALTER TABLE generations ADD COLUMN IF NOT EXISTS batch_services jsonb NOT NULL DEFAULT '[]';
+ALTER TABLE generations ADD COLUMN IF NOT EXISTS cause text;
+ALTER TABLE generations ADD COLUMN IF NOT EXISTS reason text;
 """
 """Every statement can be run again. ``archived`` and ``archive_objects`` are caches of what the lake and the objects
 say; losing them loses time only. ``speed_floors``: rows of a generation below this epoch may have been deleted.
-``dead_letter_replays``: what became of a dead letter; without ``replayed_at`` it is not known yet."""
+``generations.cause``, ``reason``: what was lost, of a generation that the speed layer began by itself.
+``dead_letter_replays``: what became of a dead letter; without ``replayed_at`` it is not known yet.
+``erasures``: the guests who are erased, for ever; ``ref`` and ``identifying`` tell who it is, and go when it is
+finished. ``generations.erasures``: those that a generation has taken in, 1 … n."""
 
 _SCHEMA_MARK = f"anabranch {hashlib.sha256(SCHEMA.encode()).hexdigest()[:12]}"
 _PUBLICATION_LOCK = 7_302_025

@@ -1,6 +1,7 @@
 """What every long-running service of ours has in common: how it begins, how it is told to stop, how it ends."""
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -17,12 +18,13 @@ EXIT_CONFIGURATION = 78
 def serve(name: str, work: Callable[[Settings, Heartbeat, threading.Event], None]) -> int:
     """Run ``work`` until a signal says stop, which is when the event is set. Returns the exit status.
 
-    0 after a stop that was asked for, 78 for an error of ours that trying again cannot help, 1 for one that it may.
+    ``name`` is the service's, unless ``$ANABRANCH_SERVICE`` gives another one: there may be two archivers. 0 after a
+    stop that was asked for, 78 for an error of ours that trying again cannot help, 1 for one that it may.
     """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     log = logging.getLogger(name)
     settings = Settings()
-    heartbeat = Heartbeat(settings.ops.dsn, name)
+    heartbeat = Heartbeat(settings.ops.dsn, os.environ.get("ANABRANCH_SERVICE", name))
     stopping = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:

@@ -1,8 +1,9 @@
 """The one configuration object, read once at the edge of each process.
 
-Sources, the later one wins: the defaults below, ``$ANABRANCH_HOME/settings.json`` (written by ``anabranch up``, mode
-0600, holds the generated secrets), environment variables ``ANABRANCH_<SECTION>__<FIELD>``
-(for example ``ANABRANCH_KAFKA__BOOTSTRAP``), which is how containers are configured.
+Sources, the later one wins: the defaults below, a file (it holds the generated secrets), environment variables
+``ANABRANCH_<SECTION>__<FIELD>`` (for example ``ANABRANCH_KAFKA__BOOTSTRAP``). The file is ``$ANABRANCH_SETTINGS``, as a
+container is given the one that ``anabranch init`` wrote, or else ``settings.json`` of the home, which ``anabranch up``
+wrote with mode 0600.
 """
 
 import os
@@ -27,6 +28,12 @@ ENTITIES = ("guest", "session", "order", "event")
 def home_directory() -> Path:
     """``$ANABRANCH_HOME``, by default ``.anabranch`` in the working directory; absolute."""
     return Path(os.environ.get("ANABRANCH_HOME") or ".anabranch").absolute()
+
+
+def settings_file() -> Path:
+    """``$ANABRANCH_SETTINGS``, by default ``settings.json`` in the home."""
+    given = os.environ.get("ANABRANCH_SETTINGS")
+    return Path(given).absolute() if given else home_directory() / "settings.json"
 
 
 class _Section(BaseModel):
@@ -120,12 +127,14 @@ class Speed(_Section):
     """The streaming application. ``horizon_seconds``: how far apart duplicates are still recognised. ``bucket_epochs``:
     epochs in one partition of the speed table, the unit in which old rows are deleted; holds for new tables.
     ``batch_services``: services that write in bulk; views that defer leave their changes to the batch layer. Holds for
-    new generations."""
+    new generations. ``renew_pause_seconds``: within that time the application begins no second generation by itself for
+    the same cause."""
 
     trigger_seconds: float = 2.0
     max_offsets_per_trigger: int = 100_000
     horizon_seconds: int = 3600
     batch_services: tuple[str, ...] = ()
+    renew_pause_seconds: float = Field(default=1800, ge=0)
     bucket_epochs: Annotated[int, AfterValidator(_power_of_four)] = 256
     driver_memory: str = "1g"
     ui_port: int = 0
@@ -173,7 +182,14 @@ class Airflow(_Section):
     """The orchestrator of profile ``full``: its metadata, and the one user of its interface.
 
     What it remembers of runs of more than ``keep_days`` ago is deleted by ``cleanup_schedule`` (cron, UTC, or empty).
+    ``listen``, ``port``: of the API server; port 0 is the one of the home. ``url``: where people find it, and
+    ``api_url``: where tasks do, if they are elsewhere.
     """
+
+    listen: str = "127.0.0.1"
+    port: int = 0
+    url: str = ""
+    api_url: str = ""
 
     cleanup_schedule: str = "17 4 * * *"
     keep_days: int = Field(default=30, ge=1)
@@ -189,7 +205,8 @@ class Airflow(_Section):
 class Cdc(_Section):
     """Change data capture of the operational database ``shop`` (profile ``full``).
 
-    ``database``: the same database, as the role that captures sees it. ``connect_url``: Kafka Connect's REST interface.
+    ``database``: the same database, as the role that captures sees it. ``connect_url``: Kafka Connect's REST interface;
+    ``connect_listen``: the interface on which it listens there.
     ``refs``: what every ref of an entity of the shop begins with; no other service writes such refs.
     ``heartbeat_seconds``: how often the connector writes to the database, so that its slot moves on where the shop is
     quiet. ``max_slot_wal_mb``: how much WAL PostgreSQL keeps for a connector that does not read before it gives the
@@ -198,6 +215,7 @@ class Cdc(_Section):
 
     database: Database = Database(name="shop", user="shop_cdc")
     connect_url: str = "http://127.0.0.1:29083"
+    connect_listen: str = "127.0.0.1"
     slot: str = "anabranch"
     refs: str = "shop-"
     heartbeat_seconds: float = Field(default=10, gt=0)
@@ -215,12 +233,14 @@ class Drift(_Section):
 
 class Spark(_Section):
     """Where Spark runs, where its extra jars are (one directory, filled by ``anabranch up``), an archive of classes
-    with which its drivers start faster (made by ``anabranch up`` too), and further options for their JVMs."""
+    with which its drivers start faster (made by ``anabranch up`` too), further options for their JVMs, and on a cluster
+    the memory of an executor."""
 
     master: str = "local[2]"
     jars: Path = Path("jars")
     classes: Path | None = None
     java_options: str = ""
+    executor_memory: str = "1g"
 
 
 Profile = Literal["core", "full"]
@@ -253,6 +273,9 @@ class Settings(BaseSettings):
     profile: Profile = "core"
     postgres_password: SecretStr = SecretStr("")
     supervisor_password: SecretStr = SecretStr("")
+    erasure_secret: SecretStr = SecretStr("")
+    """Key of the hashes by which erased guests are told. Lost, nobody can tell any more who was erased."""
+
     kafka: Kafka = Kafka()
     s3: ObjectStore = ObjectStore()
     catalog: Database = Database(name="catalog", user="catalog")
@@ -290,7 +313,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment before file, so that a container or a test can override a single value."""
-        file = JsonConfigSettingsSource(settings_cls, json_file=home_directory() / "settings.json")
+        file = JsonConfigSettingsSource(settings_cls, json_file=settings_file())
         return init_settings, _Environment(settings_cls), file
 
     @cached_property
@@ -302,6 +325,22 @@ class Settings(BaseSettings):
     def topics(self) -> tuple[str, ...]:
         """The changelog topics, in a fixed order."""
         return tuple(topic_of(entity) for entity in ENTITIES)
+
+
+def read(path: Path) -> Settings:
+    """The settings that a file holds, whatever home and environment of this process say."""
+
+    class FileAlone(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            *_others: PydanticBaseSettingsSource,
+            **_more: PydanticBaseSettingsSource,
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return (JsonConfigSettingsSource(settings_cls, json_file=path),)
+
+    return FileAlone()
 
 
 def topic_of(entity: str) -> str:

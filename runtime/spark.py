@@ -78,8 +78,21 @@ def job(
         spark.stop()
 
 
-def lake_catalog(settings: Settings) -> dict[str, str]:
-    """Configuration of the Iceberg catalog, keys as suffixes of ``spark.sql.catalog.lake``. Holds secrets."""
+def deleting(spark: SparkSession, settings: Settings) -> SparkSession:
+    """A session beside ``spark``, in the same application, in which Iceberg deletes files of the lake; in any other it
+    deletes none. For statements that remove what nothing refers to, and for none that commits data."""
+    other = spark.newSession()
+    for key, value in lake_catalog(settings, deletes=True).items():
+        other.conf.set(f"spark.sql.catalog.{CATALOG}{key}", value)
+    return other
+
+
+def lake_catalog(settings: Settings, deletes: bool = False) -> dict[str, str]:
+    """Configuration of the Iceberg catalog, keys as suffixes of ``spark.sql.catalog.lake``. Holds secrets.
+
+    Without ``deletes`` nothing is ever deleted: Iceberg deletes the files of a commit that it thinks has failed, and
+    where only the database's answer was lost the commit is done and those files are the table.
+    """
     return {
         "": "org.apache.iceberg.spark.SparkCatalog",
         ".type": "jdbc",
@@ -94,6 +107,7 @@ def lake_catalog(settings: Settings) -> dict[str, str]:
         ".s3.access-key-id": settings.s3.access_key,
         ".s3.secret-access-key": settings.s3.secret_key.get_secret_value(),
         ".client.region": settings.s3.region,
+        ".s3.delete-enabled": str(deletes).lower(),
         ".cache-enabled": "false",
         ".io.manifest.cache-enabled": "true",  # manifests never change
     }

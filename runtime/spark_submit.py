@@ -32,8 +32,8 @@ def submit_conf(settings: Settings, driver_memory: str) -> dict[str, str]:
         "spark.executor.extraClassPath": jars,
     }
     if is_local(settings):
-        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    return conf
+        return conf | {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+    return conf | {"spark.executor.memory": settings.spark.executor_memory}
 
 
 def is_local(settings: Settings) -> bool:

@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COMPUTING = (
     "changelog/schemas/*.json",
     "changelog/classify.py",
+    "changelog/erased.py",
     "changelog/identities.py",
     "changelog/typed.py",
     "changelog/validation.py",

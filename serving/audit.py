@@ -27,6 +27,7 @@ from runtime.errors import TerminalError
 from runtime.settings import ENTITIES, Settings, entity_of
 from serving import sql
 from serving.letter_notes import Notes
+from serving.publication import is_hiding
 from serving.whole_log import Tail, archived_changes, archived_entities, tail
 
 
@@ -129,7 +130,9 @@ def audit(settings: Settings, question: Question, limit: int | None = None) -> A
     """
     lake = trino.connect(settings)
     rest = tail(lake, settings, question.entities)
-    total, records = _archived(lake, question, rest, limit)
+    with ops.connect(settings) as connection:
+        hide = is_hiding(connection)
+    total, records = _archived(lake, question, rest, limit, hide)
     entries = (entry for entry in rest.entries(settings) if question.may_fit(entry))
     newer = [record for entry in entries if question.fits(record := read(entry))]
     shown = in_order([*records, *newer])
@@ -146,7 +149,9 @@ def audit(settings: Settings, question: Question, limit: int | None = None) -> A
     return Answer(total + len(newer), shown, rest.start, rest.end, rest.missing)
 
 
-def _archived(lake: TrinoConnection, question: Question, rest: Tail, limit: int | None) -> tuple[int, list[Record]]:
+def _archived(
+    lake: TrinoConnection, question: Question, rest: Tail, limit: int | None, hide: bool
+) -> tuple[int, list[Record]]:
     """How many records below the tail fit, and the newest of them."""
     types = {entity: type_ for entity, type_ in archived_entities(lake).items() if entity in question.entities}
     if not types:
@@ -160,7 +165,7 @@ def _archived(lake: TrinoConnection, question: Question, rest: Tail, limit: int 
     _, rows = trino.execute(
         lake,
         "SELECT count(*) OVER (), topic, kafka_partition, kafka_offset, append_time, kind, service_name, identifier, "
-        f'entity, guest_ref, ref, change, reason, "current", original, value FROM ({sql.audit(types)}) '
+        f'entity, guest_ref, ref, change, reason, "current", original, value FROM ({sql.audit(types, hide)}) '
         f"WHERE {question.condition} AND ({below}) ORDER BY append_time DESC, kafka_offset DESC{first}",
     )
     return (rows[0][0] if rows else 0), [_from_row(row) for row in rows]

@@ -12,6 +12,7 @@ from typing import Any
 
 from trino.dbapi import Connection as TrinoConnection
 
+from changelog.erasures import served_number
 from changelog.positions import Vector, covers, from_json
 from runtime import ops, trino
 from runtime.errors import TerminalError
@@ -53,16 +54,17 @@ class Difference:
 @dataclass
 class Comparison:
     """All views of a run, and whether differences are accounted for: there are none, or late copies or deferred changes
-    explain them, or the code is another."""
+    explain them, or the code is another, or the run leaves out guests who were erased since (``erased``)."""
 
     run_id: str
     code_changed: bool
     views: list[Difference] = field(default_factory=list)
+    erased: bool = False
 
     @property
     def unexplained(self) -> list[str]:
         """Views that differ although nothing that is known says why."""
-        if self.code_changed:
+        if self.code_changed or self.erased:
             return []
         return [d.view for d in self.views if d.differing and not (d.late_copies or d.deferred or d.records_apart)]
 
@@ -84,7 +86,8 @@ def compare(settings: Settings, run_id: str, lake: TrinoConnection | None = None
         served = {one.view: one for one in current(connection)}
         lake = lake or trino.connect(settings)
         folded_by = {_code(lake, served[name]) for name in run["views"] if name in served} - {None}
-        report = Comparison(run_id, bool(folded_by - {run["code_version"]}))
+        erased = run["detail"].get("erasures", 0) != served_number(connection)
+        report = Comparison(run_id, bool(folded_by - {run["code_version"]}), erased=erased)
         vector = from_json(run["vector"])
         for name, built in sorted(run["views"].items()):
             if name in served:
@@ -251,7 +254,9 @@ def _nearest(lake: TrinoConnection, served: Served, vector: Vector, topics: Sequ
 
 def described(report: Comparison) -> str:
     """A comparison as text: a line for each view, and its examples below."""
-    lines = [f"run {report.run_id}" + (", folded by other code than what is served" if report.code_changed else "")]
+    why = ", folded by other code than what is served" if report.code_changed else ""
+    why += ", which still counts guests who are erased" if report.erased else ""
+    lines = [f"run {report.run_id}{why}"]
     for view in report.views:
         if not view.differing:
             lines.append(f"{view.view}: all {view.rows} rows are the same")

@@ -2,8 +2,9 @@
 its stream, in records and seconds.
 
 Measured into ``ops.lag``, a row for each component and topic-partition. Positions are read where each component tells
-them: the heartbeats of cdc, archiver, derive and speed layer (Spark's progress, from its listener), the archived
-positions, the served vectors. ``behind_seconds`` is the age, by the broker's clock, of the first record not yet passed.
+them: the heartbeats of cdc, derive and speed layer (Spark's progress, from its listener), what the archivers' group has
+committed (there may be several, or Secor), the archived positions, the served vectors. ``behind_seconds`` is the age,
+by the broker's clock, of the first record not yet passed.
 """
 
 import time
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 
 from confluent_kafka import Consumer, TopicPartition
 
+from changelog.archive.position import stored_offsets
 from changelog.derived import DERIVED
 from changelog.positions import Vector, from_json
 from changelog.sources.cdc import stream
@@ -25,7 +27,7 @@ COMPONENTS = ("cdc", "archiver", "derive", "speed", "ingest", "boundary")
 """In the order in which a record passes them. ``cdc`` reads the captured stream, the others the changelog;
 ``boundary``: the oldest of what is served."""
 
-POSITION = {"cdc": "committed", "archiver": "committed", "derive": "committed", "speed": "end"}
+POSITION = {"cdc": "committed", "derive": "committed", "speed": "end"}
 """In which field of its heartbeat a service says how far it is."""
 
 PATIENCE = 10.0
@@ -50,7 +52,7 @@ class Lag:
 def measure(settings: Settings) -> list[Lag]:
     """Measure now, note it in ``ops.lag``, and return it. Raises TransientError if Kafka or PostgreSQL is away."""
     with ops.connect(settings) as connection:
-        positions = read_positions(connection)
+        positions = read_positions(settings, connection)
         ends, starts = end_offsets(settings), start_offsets(settings)
         if "cdc" in positions:
             first, end = stream.bounds(settings)
@@ -91,7 +93,7 @@ def _reads(component: str, topic: str) -> bool:
     return component != "derive" or entity_of(topic) in DERIVED
 
 
-def read_positions(connection: Connection) -> dict[str, Vector]:
+def read_positions(settings: Settings, connection: Connection) -> dict[str, Vector]:
     """How far each component is. One that says nothing, because it is starting, is left out."""
     said = {
         row["name"]: row["detail"]
@@ -112,6 +114,8 @@ def read_positions(connection: Connection) -> dict[str, Vector]:
     for name, field in POSITION.items():
         if (said.get(name) or {}).get(field):
             heard[name] = from_json(said[name][field])
+    if stored := stored_offsets(settings):
+        heard["archiver"] = stored
     return {**heard, "ingest": archived, "boundary": boundary}
 
 

@@ -17,9 +17,12 @@ import psycopg
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from changelog.dead_letters import HEADER, Mended, Refused, mended
+from changelog.erased import NOBODY, Erased
+from changelog.erasures import recorded
 from changelog.positions import Vector
 from changelog.producer import PARTITIONER
 from changelog.records import Identity, Place
+from changelog.sources.checked import IS_ERASED
 from runtime import faults, ops
 from runtime.errors import TransientError
 from runtime.settings import Settings, entity_of
@@ -68,9 +71,9 @@ def replay(settings: Settings, lines: Iterable[tuple[int, bytes]], tell: Tell, s
 
     Raises TransientError if Kafka, Trino or the operations database does not answer; the same call goes on then.
     """
-    asked = Lines(lines)
     try:
         with ops.connect(settings) as connection, ops.replay_lock(connection):
+            asked = Lines(lines, recorded(settings, connection))
             producer = _producer(settings)  # from here on nothing arrives any more that an earlier one has sent
             notes = Notes(connection)
             to_send, copies = _judge(settings, asked, notes, superseded)
@@ -98,12 +101,14 @@ def replay(settings: Settings, lines: Iterable[tuple[int, bytes]], tell: Tell, s
 class Lines:
     """The lines of a call, one for each dead letter, and what there is to say of them."""
 
-    def __init__(self, lines: Iterable[tuple[int, bytes]]) -> None:
+    def __init__(self, lines: Iterable[tuple[int, bytes]], erased: Erased = NOBODY) -> None:
         self.by_place: dict[Place, tuple[int, Mended | Refused]] = {}
         self.said: list[tuple[int, str]] = []
         self.already = self.refused = 0
         for number, line in lines:
             one = mended(line)
+            if isinstance(one, Mended) and erased.has(one.record.key):
+                one = Refused(one.place, IS_ERASED)
             if one.place is None:
                 self.refuse(number, one.reason)
             elif one.place in self.by_place:

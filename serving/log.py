@@ -7,23 +7,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from changelog.archive.objects import ABOUT, list_raw, read_objects
-from changelog.classify import CHANGE, CLASSIFIED_DDL, FROM_KAFKA, classify
+from changelog.classify import CHANGE, CLASSIFIED_DDL, FROM_KAFKA, classifier
 from changelog.duplicates import mark_duplicates
+from changelog.erased import Erased
 from changelog.positions import Vector
 from changelog.topics import start_offsets
 from changelog.typed import typed
 from runtime.settings import ObjectStore, Settings
 
 
-def log_records(spark: SparkSession, settings: Settings, cut: Vector) -> DataFrame:
+def log_records(spark: SparkSession, settings: Settings, cut: Vector, erased: Erased) -> DataFrame:
     """Every record of the log below ``cut``, once, typed, duplicates marked over the whole log (lowest offset first).
 
     Columns: those of ``CLASSIFIED_DDL``, ``current``, ``original``; ``value`` is null for changes.
     """
     starts = start_offsets(settings)
-    parts = [_from_kafka(spark, settings, starts, cut)]
+    parts = [_from_kafka(spark, settings, starts, cut, erased)]
     if any(offset for partitions in starts.values() for offset in partitions.values()):
-        parts.append(_from_objects(spark, settings.s3, starts, cut))
+        parts.append(_from_objects(spark, settings.s3, starts, cut, erased))
     records = reduce(DataFrame.unionByName, parts)
     # the archive format cannot tell an empty key or value from none
     return (
@@ -33,7 +34,7 @@ def log_records(spark: SparkSession, settings: Settings, cut: Vector) -> DataFra
     )
 
 
-def _from_kafka(spark: SparkSession, settings: Settings, starts: Vector, cut: Vector) -> DataFrame:
+def _from_kafka(spark: SparkSession, settings: Settings, starts: Vector, cut: Vector, erased: Erased) -> DataFrame:
     ends = {
         topic: {str(p): max(offset, starts[topic][p]) for p, offset in partitions.items()}
         for topic, partitions in cut.items()
@@ -50,10 +51,10 @@ def _from_kafka(spark: SparkSession, settings: Settings, starts: Vector, cut: Ve
         .option("endingOffsets", json.dumps(ends))
         .load()
     )
-    return kafka.selectExpr(*FROM_KAFKA).mapInArrow(classify, CLASSIFIED_DDL)
+    return kafka.selectExpr(*FROM_KAFKA).mapInArrow(classifier(erased), CLASSIFIED_DDL)
 
 
-def _from_objects(spark: SparkSession, s3: ObjectStore, starts: Vector, cut: Vector) -> DataFrame:
+def _from_objects(spark: SparkSession, s3: ObjectStore, starts: Vector, cut: Vector, erased: Erased) -> DataFrame:
     """Records below Kafka's beginning, each offset once. What a damaged object held is missing here."""
     beginning: Vector = {topic: dict.fromkeys(partitions, 0) for topic, partitions in cut.items()}
     below = " OR ".join(
@@ -61,5 +62,5 @@ def _from_objects(spark: SparkSession, s3: ObjectStore, starts: Vector, cut: Vec
         for topic, partitions in cut.items()
         for partition, end in partitions.items()
     )
-    read = read_objects(spark, s3, list_raw(s3, cut), beginning)
+    read = read_objects(spark, s3, list_raw(s3, cut), beginning, erased)
     return read.where(~F.col("kind").isin(*ABOUT)).where(below).drop("object", "etag")

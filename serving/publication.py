@@ -13,6 +13,7 @@ from typing import Any
 
 from trino.dbapi import Connection as TrinoConnection
 
+from changelog.erasures import served_number
 from changelog.positions import covers, from_json, to_json
 from runtime import faults, ops, trino
 from runtime.errors import BehindError, ContractError, HeldError, TerminalError
@@ -22,6 +23,7 @@ from runtime.version import code_version
 from serving import sql
 from serving.published import Served, current, goes_back, pair_before, pair_from_row, pair_of, views_in
 from serving.whole_log import archived_entities
+from views.algebra import View
 from views.registry import all_views, derived_views, view_named, views_of
 
 log = logging.getLogger("publication")
@@ -47,7 +49,8 @@ def publish_initial(settings: Settings, pipeline: str = "main") -> Published:
         _recover(settings, connection)
         done = connection.execute("SELECT 1 FROM publications WHERE pipeline = %s", (pipeline,)).fetchone()
         if done:
-            _ensure_schemas(settings, trino.connect(settings))  # views that depend on no publication may be new
+            # views that depend on no publication may be new
+            _ensure_schemas(settings, trino.connect(settings), is_hiding(connection))
             return Published(None, "initial", ())
         first = connection.execute(
             "SELECT generation, start_vector FROM generations WHERE pipeline = %s ORDER BY generation LIMIT 1",
@@ -86,13 +89,20 @@ def publish(settings: Settings, run_id: str | None = None, back: bool = False, p
         if run is None:
             raise TerminalError(f"there is no finished run{f' {run_id}' if run_id else ''} to publish: anabranch batch")
         generation = connection.execute(
-            "SELECT code_version FROM generations WHERE pipeline = %s AND generation = %s",
+            "SELECT code_version, erasures FROM generations WHERE pipeline = %s AND generation = %s",
             (pipeline, run["generation"]),
         ).fetchone()
         if generation is None or generation["code_version"] != run["code_version"]:
             raise ContractError(
                 f"run {run['run_id']} was folded by code {run['code_version']}, generation {run['generation']} by "
                 f"{generation['code_version'] if generation else 'none'}: both sides have to be folded by the same"
+            )
+        erasures, served = run["detail"].get("erasures", 0), served_number(connection)
+        if erasures != generation["erasures"] or erasures < served:
+            raise ContractError(
+                f"run {run['run_id']} was folded without the guests of the erasures up to {erasures}, generation "
+                f"{run['generation']} has taken in those up to {generation['erasures']}, what is served those up to "
+                f"{served}: erased guests would be there in part, or come back. Build it anew: anabranch batch"
             )
         vector = from_json(run["vector"])
         now = {served.view: served for served in current(connection)}
@@ -246,20 +256,21 @@ def _serve(settings: Settings, connection: Connection, publication: int, kind: s
         "SELECT * FROM publication_views WHERE publication = %s ORDER BY view", (publication,)
     ).fetchall()
     lake = trino.connect(settings)
-    _ensure_schemas(settings, lake)
+    hide = is_hiding(connection)
+    _ensure_schemas(settings, lake, hide)
     known = {view.name: view for view in all_views()}  # one whose definition is gone keeps serving what it served
     pairs = [pair for pair in map(pair_from_row, rows) if pair.view in known]
-    texts = {}
+    texts: dict[str, tuple[str, str]] = {}
     for pair in pairs:
-        view = known[pair.view]
-        comment = f"{view.comment}. {_says(publication, kind, pair)}"
-        texts[view.name] = (comment, sql.merged(view, pair.pin))
-        texts[f"{view.name}_states"] = (comment, sql.states(view, pair.pin))
+        texts |= _texts(known[pair.view], pair, _says(publication, kind, pair), hide)
     pins = {pair.view: (known[pair.view], pair.pin) for pair in [*current(connection), *pairs] if pair.view in known}
     renewed = {pair.view for pair in pairs}
     for derived in derived_views():
         if renewed & set(derived.over) and pins.keys() >= set(derived.over):
-            texts[derived.name] = (f"{derived.comment}. publication {publication}: {kind}", sql.derived(derived, pins))
+            texts[derived.name] = (
+                f"{derived.comment}. publication {publication}: {kind}",
+                sql.derived(derived, pins, hide),
+            )
     trino.execute_all(settings, (_create(*text) for text in texts.items()), _between)
     said = views_say(lake)
     wrong = [name for name in texts if said.get(name) != publication]
@@ -268,6 +279,46 @@ def _serve(settings: Settings, connection: Connection, publication: int, kind: s
     connection.execute(
         "UPDATE publications SET state = 'finished', finished_at = now() WHERE publication = %s", (publication,)
     )
+
+
+def _texts(view: View, pair: Served, says: str, hide: bool) -> dict[str, tuple[str, str]]:
+    """What is served of a view: name → comment and SELECT."""
+    comment = f"{view.comment}. {says}"
+    return {
+        view.name: (comment, sql.merged(view, pair.pin, hide)),
+        f"{view.name}_states": (comment, sql.states(view, pair.pin, hide)),
+    }
+
+
+def is_hiding(connection: Connection) -> bool:
+    """Whether somebody is being erased of whom something may still be in what is served."""
+    row = connection.execute("SELECT 1 FROM erasures WHERE state IN ('requested', 'published')").fetchone()
+    return row is not None
+
+
+def refresh(settings: Settings) -> None:
+    """Serve the pairs that are served once more, with or without what hides guests who are being erased. Any number of
+    calls leaves the same."""
+    with ops.connect(settings) as connection, ops.publication_lock(connection):
+        _recover(settings, connection)
+        lake, hide, said = trino.connect(settings), is_hiding(connection), {}
+        _ensure_schemas(settings, lake, hide)
+        known = {view.name: view for view in all_views()}
+        texts: dict[str, tuple[str, str]] = {}
+        pairs = [pair for pair in current(connection) if pair.view in known]
+        kinds = {
+            row["publication"]: row["kind"] for row in connection.execute("SELECT publication, kind FROM publications")
+        }
+        for pair in pairs:
+            said[pair.view] = pair.publication, kinds[pair.publication]
+            texts |= _texts(known[pair.view], pair, _says(*said[pair.view], pair), hide)
+        pins = {pair.view: (known[pair.view], pair.pin) for pair in pairs}
+        for derived in derived_views():
+            if pins.keys() >= set(derived.over):
+                number, kind = max(said[name] for name in derived.over)
+                comment = f"{derived.comment}. publication {number}: {kind}"
+                texts[derived.name] = (comment, sql.derived(derived, pins, hide))
+        trino.execute_all(settings, (_create(*text) for text in texts.items()), _between)
 
 
 def _create(name: str, text: tuple[str, str]) -> str:
@@ -298,15 +349,15 @@ def views_say(lake: TrinoConnection) -> dict[str, int]:
     }
 
 
-def _ensure_schemas(settings: Settings, lake: TrinoConnection) -> None:
-    """The schemas of what Trino owns, and the views that depend on no publication."""
+def _ensure_schemas(settings: Settings, lake: TrinoConnection, hide: bool) -> None:
+    """The schemas of what Trino owns, and the views that depend on no publication; ``hide``: guests being erased."""
     for schema in ("serving", "ops"):
         trino.execute(lake, f"CREATE SCHEMA IF NOT EXISTS lake.{schema}")
     archived = archived_entities(lake)
     fixed = {
         "lake.ops.epochs": sql.EPOCHS.format(pipeline="main"),
-        "lake.ops.bad_records": sql.bad_records(["main"], list(archived)),
-        **({"lake.ops.audit": sql.audit(archived)} if archived else {}),
+        "lake.ops.bad_records": sql.bad_records(["main"], list(archived), hide),
+        **({"lake.ops.audit": sql.audit(archived, hide)} if archived else {}),
         "lake.serving.boundary": sql.boundary(all_views()),
         "lake.ops.columns": sql.columns([*all_views(), *derived_views()]),
     }

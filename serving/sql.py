@@ -47,22 +47,45 @@ def struct_of(view: View, table: str) -> str:
     return f"SELECT {columns} FROM {table} s WHERE s.view = '{view.name}'"
 
 
-def states(view: View, pin: Pin) -> str:
-    """SELECT of the merged partial states: one row for each key, groups that cancelled out included."""
+ERASING = "ops.public.erasing"
+"""The refs of guests who are being erased: so what is served names nobody, and the list may grow."""
+
+
+def states(view: View, pin: Pin, hide: bool = False) -> str:
+    """SELECT of the merged partial states: one row for each key, groups that cancelled out included.
+
+    ``hide``: without the rows of guests who are being erased.
+    """
     parts = [speed_side(view, pin)]
     if pin.snapshot is not None:
         parts.insert(0, batch_side(view, pin))
-    return view.states_sql(parts)
+    text = view.states_sql(parts)
+    if not hide or GUEST not in (key.field.name for key in view.contribution.keys):
+        return text
+    return f"SELECT * FROM (\n{text}\n)\nWHERE {GUEST} NOT IN (SELECT ref FROM {ERASING})"
 
 
-def merged(view: View, pin: Pin) -> str:
-    """SELECT of what people read."""
-    return view.read_sql(states(view, pin))
+GUEST = "guest_ref"
+"""The key column of views whose rows are of one guest."""
 
 
-def derived(view: Derived, pins: Mapping[str, tuple[View, Pin]]) -> str:
-    """SELECT of a view over views, each at its pin."""
-    return view.text({name: (base, states(base, pin)) for name, (base, pin) in pins.items()})
+def merged(view: View, pin: Pin, hide: bool = False) -> str:
+    """SELECT of what people read; ``hide`` as above."""
+    return view.read_sql(states(view, pin, hide))
+
+
+def derived(view: Derived, pins: Mapping[str, tuple[View, Pin]], hide: bool = False) -> str:
+    """SELECT of a view over views, each at its pin; ``hide`` as above."""
+    return view.text({name: (base, states(base, pin, hide)) for name, (base, pin) in pins.items()})
+
+
+def _hidden(text: str, guest: str) -> str:
+    """Rows of records without those of guests who are being erased, and without those that name one."""
+    return (
+        f"SELECT records.* FROM (\n{text}\n) records\nCROSS JOIN (SELECT coalesce(array_agg(ref), ARRAY[]) AS refs "
+        f"FROM {ERASING}) erasing\nWHERE none_match(erasing.refs, one -> coalesce({guest} = one, false) OR "
+        "coalesce(strpos(from_utf8(records.value), one) > 0, false))"
+    )
 
 
 def comparable(view: View) -> dict[str, str]:
@@ -94,20 +117,22 @@ EPOCHS = """
 SELECT '{pipeline}' AS pipeline, s.generation, s.epoch, s.journal.topic AS topic,
   s.journal.kafka_partition AS kafka_partition, s.journal.start_offset AS start_offset,
   s.journal.end_offset AS end_offset, s.journal.records AS records, s.journal.changes AS changes,
-  s.journal.records - s.journal.changes - s.journal.bad - s.journal.tombstones AS duplicates,
-  s.journal.bad AS bad, s.journal.tombstones AS tombstones, s.journal.last_append_time AS last_append_time
+  s.journal.records - s.journal.changes - s.journal.bad - s.journal.tombstones
+    - coalesce(s.journal.erased, 0) AS duplicates,
+  s.journal.bad AS bad, s.journal.tombstones AS tombstones, coalesce(s.journal.erased, 0) AS erased,
+  s.journal.last_append_time AS last_append_time
 FROM lake.speed.{pipeline} s WHERE s.view = 'journal'
 """
 """``ops.epochs``: the journal of the speed layer, a row for each epoch and topic-partition."""
 
 
-def bad_records(pipelines: Sequence[str], archived: Sequence[str]) -> str:
+def bad_records(pipelines: Sequence[str], archived: Sequence[str], hide: bool = False) -> str:
     """``ops.bad_records``: every bad record once and whole, with coordinates and reason.
 
     Columns: topic, kafka_partition, kafka_offset, reason, append_time, key, value, archived (whether the columnar
     archive has it), replayed_to (topic/partition/offset of what it became once it was mended) and replayed_at. The
     newest are known to the speed layer alone, old ones to the archive alone.
-    ``archived``: entities whose archive table is there.
+    ``archived``: entities whose archive table is there. ``hide``: without those of guests who are being erased.
     """
     parts = [
         "SELECT s.bad.topic AS topic, s.bad.kafka_partition AS kafka_partition, s.bad.kafka_offset AS kafka_offset, "
@@ -125,6 +150,8 @@ def bad_records(pipelines: Sequence[str], archived: Sequence[str]) -> str:
         "arbitrary(append_time) AS append_time, arbitrary(key) AS key, arbitrary(value) AS value, "
         f"bool_or(archived) AS archived\nFROM (\n  {union}\n)\nGROUP BY topic, kafka_partition, kafka_offset"
     )
+    if hide:
+        once = _hidden(once, "from_utf8(records.key)")
     return (
         f"SELECT bad.*, {REPLAYED_TO} AS replayed_to, replays.replayed_at\nFROM (\n{once}\n) bad\n"
         f"LEFT JOIN {REPLAYS} replays ON replays.topic = bad.topic AND replays.kafka_partition = bad.kafka_partition "
@@ -138,7 +165,7 @@ REPLAYED_TO = (
 )
 
 
-def audit(archived: Mapping[str, str]) -> str:
+def audit(archived: Mapping[str, str], hide: bool = False) -> str:
     """``ops.audit``: every record of the log that is archived, with who wrote it as what.
 
     Columns: topic, kafka_partition, kafka_offset, append_time, kind (change, duplicate, bad, tombstone), service_name,
@@ -146,9 +173,12 @@ def audit(archived: Mapping[str, str]) -> str:
     what the archive knows of them), value (the record whole, where it is not a change), replayed_to (of a bad record,
     where it went once it was mended), dead_letter (what it was before). What is not a change says of itself what its
     bytes say, where they can be read. ``archived``: entities whose archive is there, with the type of ``current``.
+    ``hide``: without those of guests who are being erased.
     """
     parts = [_audited(entity, type_) for entity, type_ in archived.items()]
     union = "\n  UNION ALL\n".join(parts)
+    if hide:
+        union = _hidden(union, "records.guest_ref")
     return (
         f"SELECT log.*, {REPLAYED_TO} AS replayed_to, letters.dead_letter\nFROM (\n{union}\n) log\n"
         f"LEFT JOIN {REPLAYS} replays ON replays.topic = log.topic AND replays.kafka_partition = log.kafka_partition "

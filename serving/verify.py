@@ -18,13 +18,15 @@ from dataclasses import asdict, dataclass, field
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from changelog.archive.columnar import ENTITY_COLUMNS, as_archived, as_type, below
+from changelog.archive.columnar import ENTITY_COLUMNS, as_archived, as_type, below, without
+from changelog.erased import Erased
+from changelog.erasures import recorded
 from changelog.positions import Vector, to_json
 from changelog.typed import entity_columns, entity_type, in_snake_case
 from runtime import ops, trino
 from runtime.errors import TerminalError
 from runtime.settings import ENTITIES, Settings, topic_of
-from runtime.spark import CATALOG, job
+from runtime.spark import CATALOG, deleting, job
 from serving import sql
 from serving.log import log_records
 from serving.publication import views_say
@@ -40,6 +42,9 @@ log = logging.getLogger("verify")
 WHOLE = (
     "kafka_partition", "kafka_offset", "append_time", "key", "kind", "service_name", "identifier", "reason", "value",
 )  # fmt: skip
+
+COUNTED = ("records", "changes", "bad", "tombstones", "erased")
+"""What the journal counts; the rest of the records are duplicates."""
 
 SHOWN = 5
 """Examples shown of each difference."""
@@ -62,8 +67,12 @@ def verify(spark: SparkSession, settings: Settings) -> Report:
     with ops.connect(settings) as connection, ops.publication_lock(connection):  # no publication between the two
         served = current(connection)
         said = views_say(trino.connect(settings)) if served else {}
-        rows = connection.execute("SELECT generation, batch_services FROM generations WHERE pipeline = 'main'")
-        batch_services: dict[int, list[str]] = {row["generation"]: row["batch_services"] for row in rows}
+        rows = connection.execute("SELECT * FROM generations WHERE pipeline = 'main'").fetchall()
+        generations = {row["generation"]: row for row in rows}
+        erased = {
+            number: recorded(settings, connection, generations[number]["erasures"])
+            for number in {view.generation for view in served}
+        }
     if not served:
         raise TerminalError("nothing is published yet: anabranch up")
     report = Report()
@@ -77,10 +86,10 @@ def verify(spark: SparkSession, settings: Settings) -> Report:
         first = min(views, key=lambda view: view.epoch)
         until, cut = _journal(spark, first, report)
         report.cut = to_json(cut)
-        records = log_records(spark, settings, cut).persist()
+        records = log_records(spark, settings, cut, erased[generation]).persist()
         _kinds(spark, records, first, until, report)
-        _archive(spark, records, cut, report)
-        left = Left(batch_services[generation], views)
+        _archive(spark, records, cut, erased[generation], report)
+        left = Left(generations[generation]["batch_services"], views)
         _left(spark, records, left, until, report)
         _views(spark, settings, records, cut, views, left, until, report)
         records.unpersist()
@@ -128,11 +137,11 @@ def _kinds(spark: SparkSession, records: DataFrame, view: Served, until: int, re
             F.expr(f"generation = {view.generation} AND view = 'journal' AND epoch >= {view.epoch} AND epoch < {until}")
         )
         .select("journal.*")
-        .agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in ("records", "changes", "bad", "tombstones")))
+        .agg(*(F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in COUNTED))
         .collect()[0]
     )
-    duplicates = row["records"] - row["changes"] - row["bad"] - row["tombstones"]
-    speed = {"change": row["changes"], "bad": row["bad"], "tombstone": row["tombstones"], "duplicate": duplicates}
+    speed = {"change": row["changes"], "bad": row["bad"], "tombstone": row["tombstones"], "erased": row["erased"]}
+    speed["duplicate"] = row["records"] - sum(speed.values())
     for kind, number in speed.items():
         if number != in_log.get(kind, 0):
             report.differences.append(
@@ -178,7 +187,7 @@ def _left(spark: SparkSession, records: DataFrame, left: Left, until: int, repor
             )
 
 
-def _archive(spark: SparkSession, records: DataFrame, cut: Vector, report: Report) -> None:
+def _archive(spark: SparkSession, records: DataFrame, cut: Vector, erased: Erased, report: Report) -> None:
     """Every archived offset below the cut against the log, and the other way round up to the archived position."""
     there = {row["tableName"] for row in spark.sql(f"SHOW TABLES IN {CATALOG}.archive").collect()} if _has(
         spark, "archive"
@@ -193,7 +202,7 @@ def _archive(spark: SparkSession, records: DataFrame, cut: Vector, report: Repor
         doubled = table.groupBy("kafka_partition", "kafka_offset").count().where("count > 1").count()
         if doubled:
             report.differences.append(f"archive.{entity}: {doubled} offsets are there more than once")
-        archived = table.where(limit).where("kind <> 'empty'")
+        archived = without(table.where(limit).where("kind <> 'empty'"), erased.refs)
         expected_in = " OR ".join(
             f"(kafka_partition = {p} AND kafka_offset < {min(end, ends.get(p, 0))})" for p, end in cut[topic].items()
         )
@@ -268,7 +277,7 @@ def _views(
                 report.compared[f"serving.{view.name}"] = rows
                 report.differences += differences
     finally:
-        spark.sql(f"DROP TABLE IF EXISTS {table} PURGE")
+        deleting(spark, settings).sql(f"DROP TABLE IF EXISTS {table} PURGE")
 
 
 def _compared(settings: Settings, view: View, table: str, pin: Pin) -> tuple[int, list[str]]:

@@ -61,9 +61,12 @@ def wait(
         if time.monotonic() > deadline:
             raise TransientError(
                 f"after {timeout_seconds:.0f} s the merged views still lack {missing} offsets; "
-                + (_held_up(wanted, end_offsets(settings)) or "is the speed layer running? anabranch status, "
-                   "anabranch logs speed")
-            )  # fmt: skip
+                + (
+                    _held_up(wanted, end_offsets(settings))
+                    or _stands_on_an_earlier(settings)
+                    or "is the speed layer running? anabranch status, anabranch logs speed"
+                )
+            )
         time.sleep(0.25)
     return wanted
 
@@ -78,6 +81,19 @@ def deferred(settings: Settings) -> dict[str, int]:
 
 def _least(a: Vector, b: Vector) -> Vector:
     return {topic: {p: min(offset, b[topic][p]) for p, offset in parts.items()} for topic, parts in a.items()}
+
+
+def _stands_on_an_earlier(settings: Settings) -> str:
+    """Says that the views stand on a generation that has ended; empty if they do not."""
+    with ops.connect(settings) as connection:
+        row = connection.execute("SELECT max(generation) AS newest FROM generations").fetchone()
+        served = {pair.generation for pair in current(connection)}
+    if row is None or not served or min(served) == row["newest"]:
+        return ""
+    return (
+        f"the views stand on generation {min(served)} and the speed layer runs generation {row['newest']}: the next "
+        "batch run that finds it warm switches them (the DAG batch_views, or anabranch batch)"
+    )
 
 
 def _held_up(wanted: Vector, readable: Vector) -> str:

@@ -6,6 +6,7 @@ An alert is told once when it begins and once when it ends: to the log, and to a
 
 import logging
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
@@ -15,8 +16,12 @@ from runtime.ops import Connection
 from runtime.settings import Settings
 from serving import drift
 from serving.lag import Lag, measure, retention_used
+from serving.published import current
 
 log = logging.getLogger("watch")
+
+TOLD_FOR = timedelta(minutes=10)
+"""How long at least it is told that the speed layer has begun a generation by itself."""
 
 
 @dataclass
@@ -35,6 +40,7 @@ def watch(settings: Settings) -> Watch:
             worst(lags),
             {
                 **silent(connection),
+                **renewed(connection),
                 **alerts(settings, lags),
                 **capture(settings, connection),
                 **drift.alerts(connection),
@@ -45,15 +51,39 @@ def watch(settings: Settings) -> Watch:
 
 
 def silent(connection: Connection) -> dict[str, str]:
-    """Services that failed, or have said nothing for a minute: name of the alert → message with the remedy."""
+    """Services that failed, wait, or have said nothing for a minute: name of the alert → message with the remedy."""
     rows = connection.execute(
         "SELECT name, state, detail ->> 'error' AS error, updated_at FROM services "
-        "WHERE state = 'failed' OR updated_at < now() - interval '1 minute'"
+        "WHERE state IN ('failed', 'waiting') OR updated_at < now() - interval '1 minute'"
     ).fetchall()
     return {
         f"{row['name']} does not work": f"{row['name']} is {row['state']} and spoke last at "
         f"{row['updated_at']:%H:%M:%S} ({row['error'] or 'no error'}): anabranch status, anabranch logs {row['name']}"
         for row in rows
+    }
+
+
+def renewed(connection: Connection) -> dict[str, str]:
+    """What the speed layer has lost and begun anew by itself, until the views stand on it: alert → message. One that is
+    switched to at once is told of all the same, for ``TOLD_FOR``."""
+    row = connection.execute(
+        "SELECT pipeline, generation, reason, created_at FROM generations g WHERE cause IS NOT NULL AND generation = "
+        "(SELECT max(generation) FROM generations o WHERE o.pipeline = g.pipeline)"
+    ).fetchone()
+    if row is None:
+        return {}
+    behind = sorted(pair.view for pair in current(connection) if pair.generation < row["generation"])
+    if not behind and row["created_at"] < datetime.now(UTC) - TOLD_FOR:
+        return {}
+    until = (
+        f"{', '.join(behind)} stand still, exact up to where that one ended, until a batch run switches them (the DAG "
+        "batch_views, or anabranch batch)"
+        if behind
+        else "all views stand on it"
+    )
+    return {
+        f"generation {row['generation']} was begun": f"the speed layer began generation {row['generation']} by itself "
+        f"at {row['created_at']:%H:%M:%S}, because {row['reason']}: {until}"
     }
 
 

@@ -8,12 +8,13 @@ from typing import NamedTuple, TypeVar
 import orjson
 from trino.dbapi import Connection as TrinoConnection
 
+from changelog.erasures import recorded
 from changelog.positions import Vector
 from changelog.reader import Entry, Reader
 from changelog.records import Identity, Place
 from changelog.topics import acknowledged_offsets, start_offsets
 from changelog.validation import check
-from runtime import trino
+from runtime import ops, trino
 from runtime.settings import ENTITIES, Settings, entity_of, topic_of
 
 AT_ONCE = 500
@@ -48,13 +49,19 @@ class Tail:
     missing: list[str] = field(default_factory=list)
 
     def entries(self, settings: Settings) -> Iterator[Entry]:
-        """Its records. A transaction that is open there is waited for.
+        """Its records, but for those of erased guests. A transaction that is open there is waited for.
 
         Raises TransientError if Kafka falls silent, RetentionError if it lets go of what was to be read next.
         """
+        with ops.connect(settings) as connection:
+            erased = recorded(settings, connection)
         with Reader(settings, self.start, wait_ms=100) as reader:
             for entries in reader.read_to(self.end):
-                yield from (entry for entry in entries if entry.offset < self.end[entry.topic][entry.partition])
+                yield from (
+                    entry
+                    for entry in entries
+                    if entry.offset < self.end[entry.topic][entry.partition] and not erased.has(entry.key)
+                )
 
 
 def archived_entities(lake: TrinoConnection) -> dict[str, str]:

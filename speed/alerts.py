@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from changelog.producer import PARTITIONER
 from changelog.topics import offsets_at
+from runtime import faults
 from runtime.errors import TransientError
 from runtime.settings import Settings, topic_of
 from views.matching import SECOND, Matches
@@ -78,6 +79,7 @@ class Alerts:
                 except BufferError:  # more than it holds
                     self._producer.flush(TIMEOUT)
             self._producer.poll(0)
+        faults.point("alerts.before-commit")
         self._producer.commit_transaction(TIMEOUT)
         self._sent.update(new)
         log.info("%d alerts sent", len(new))

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from runtime import faults
 from runtime.spark import CATALOG
 
 log = logging.getLogger("compaction")
@@ -43,6 +44,7 @@ def compact(spark: SparkSession, table: str, generation: int, epoch: int, bucket
         return
     where = f"generation = {generation} AND epoch >= {closed[0]} AND epoch < {closed[1]}"
     began = time.monotonic()
+    faults.point("compaction.before-commit")
     try:
         (done,) = spark.sql(
             f"CALL {CATALOG}.system.rewrite_data_files(table => '{table.removeprefix(CATALOG + '.')}', "
@@ -50,5 +52,6 @@ def compact(spark: SparkSession, table: str, generation: int, epoch: int, bucket
         ).collect()
         files = done["rewritten_data_files_count"]
         log.info("epoch %d: %d files put together in %.2f s", epoch, files, time.monotonic() - began)
+        faults.point("compaction.after-commit")
     except (Py4JError, PySparkException) as error:
         log.warning("the files of epochs %d to %d stay as they are: %s", closed[0], closed[1] - 1, error)

@@ -11,12 +11,13 @@ from pathlib import Path
 import pyarrow as pa
 
 from changelog.classify import CHANGE, DUPLICATE, classify_batch
+from changelog.erased import NOBODY, Erased
 from changelog.identities import identities
 from changelog.refill import catch_up, rows_of
 
 
 def judge(
-    bootstrap: str, directory: Path, horizon_seconds: int
+    bootstrap: str, directory: Path, horizon_seconds: int, erased: Erased = NOBODY
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What ``mapInArrow`` runs: classify records (``RECORD_DDL`` → ``CLASSIFIED_DDL``) and tell duplicates.
 
@@ -28,7 +29,7 @@ def judge(
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         begun: set[tuple[str, int]] = set()
         for batch in batches:
-            classified = classify_batch(batch)
+            classified = classify_batch(batch, erased)
             columns = {name: classified.column(name).to_pylist() for name in ("topic", "kafka_partition", "kind")}
             kinds: list[str] = columns["kind"]
             places: dict[tuple[str, int], list[int]] = {}
@@ -39,7 +40,7 @@ def judge(
                 store = identities(directory / f"{topic}-{partition}", horizon_seconds)
                 if (topic, partition) not in begun:
                     first, appended = rows[numbers[0]][0], rows[numbers[0]][1]
-                    catch_up(bootstrap, store, topic, partition, first, appended, horizon_seconds)
+                    catch_up(bootstrap, store, topic, partition, first, appended, horizon_seconds, erased)
                     store.forget(appended)
                     begun.add((topic, partition))
                 changes = [number for number in numbers if kinds[number] == CHANGE]

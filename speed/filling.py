@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from changelog.archive.columnar import archive_name, archived, below, newest_snapshots
+from changelog.erased import Erased
 from changelog.positions import Vector
 from runtime.settings import Settings, entity_of
 from speed.generation import Generation
@@ -20,7 +21,9 @@ from speed.positions import last_epoch
 from views.matching import CLOCK_SLACK, SECOND, Matches, Progress, progress_of, side_record, topics_of
 
 
-def ready(spark: SparkSession, settings: Settings, generation: Generation, views: Sequence[Matches]) -> None:
+def ready(
+    spark: SparkSession, settings: Settings, generation: Generation, views: Sequence[Matches], erased: Erased
+) -> None:
     """See to it that the histories of a generation are where its checkpoint is: fill them from the archive before its
     first epoch, check them before any other. A second call changes nothing.
 
@@ -32,7 +35,7 @@ def ready(spark: SparkSession, settings: Settings, generation: Generation, views
             shutil.rmtree(earlier)
     if not any((checkpoint / "offsets").glob("[0-9]*")):
         shutil.rmtree(directory, ignore_errors=True)
-        _fill(spark, directory, generation.start, views)
+        _fill(spark, directory, generation.start, views, erased)
     done, _ = last_epoch(checkpoint, generation.start)
     for partition in next(iter(generation.start.values())):
         path = directory / str(partition)
@@ -41,13 +44,13 @@ def ready(spark: SparkSession, settings: Settings, generation: Generation, views
         there.close()
 
 
-def _fill(spark: SparkSession, directory: Path, start: Vector, views: Sequence[Matches]) -> None:
+def _fill(spark: SparkSession, directory: Path, start: Vector, views: Sequence[Matches], erased: Erased) -> None:
     """Put in what a match after ``start`` can reach, and how far time has come there, as far as it is archived. A
     generation begins at the archived position or before it, unless Kafka no longer has what lies there: what was lost
     between the two, no history knows, and the archive neither."""
     known: Progress = {}
     partitions = sorted({partition for numbers in start.values() for partition in numbers})
-    records = _before(spark, start, views)
+    records = _before(spark, start, views, erased)
     if records is not None:
         (known,) = progress_of(records, "true")
         kept = (max(view.kept_seconds or 0 for view in views) + CLOCK_SLACK) * SECOND
@@ -66,13 +69,13 @@ def _fill(spark: SparkSession, directory: Path, start: Vector, views: Sequence[M
         begun.close()
 
 
-def _before(spark: SparkSession, start: Vector, views: Sequence[Matches]) -> DataFrame | None:
+def _before(spark: SparkSession, start: Vector, views: Sequence[Matches], erased: Erased) -> DataFrame | None:
     """The archived records below ``start`` of the topics that views look at; None if there are none."""
     if not any(offset for offsets in start.values() for offset in offsets.values()):
         return None
     entities = [entity_of(topic) for topic in topics_of(views)]
     there = newest_snapshots(spark, [entity for entity in entities if spark.catalog.tableExists(archive_name(entity))])
-    return archived(spark, there).where(below(start)) if there else None
+    return archived(spark, there, erased).where(below(start)) if there else None
 
 
 def _put(

@@ -6,7 +6,7 @@ records below the epoch's end and of where it starts. So a replayed epoch finds 
 dropped only with a later epoch, and only when no match can reach them any more.
 
 A store belongs to a generation. It is filled from the archive when the generation begins, and after that it notes each
-epoch: one that has missed an epoch (lost, or put back from a copy) is refused, and the remedy is a new generation.
+epoch: one that has missed an epoch (lost, or put back from a copy) is refused, and a new generation makes it anew.
 """
 
 import hashlib
@@ -22,6 +22,8 @@ import orjson
 import pyarrow as pa
 
 from changelog.positions import Vector
+from changelog.stores import is_whole
+from runtime import faults
 from runtime.errors import ContractError
 from views.matching import (
     CLOCK_SLACK,
@@ -309,6 +311,7 @@ def look(
             there = store(directory / str(partition), views)
             check(there, epoch - 1, directory / str(partition))
             there.put(records, epoch, start, end, partition)
+            faults.point("histories.noted")
             found = list(there.matches(records, start, end, partition))
             if found:
                 yield pa.RecordBatch.from_pylist(found, schema=MATCHED)
@@ -323,6 +326,17 @@ def check(there: Store, done: int, path: Path) -> None:
             f"{path}: the histories of guests stand at epoch {there.epoch()}, the checkpoint at {done}: they were lost "
             "or put back; begin a new generation: anabranch generation new"
         )
+
+
+def standing(path: Path, views: Sequence[Matches]) -> int | None:
+    """The last epoch in the store at ``path``, which nobody has open in this process; None if it is lost."""
+    if not is_whole(path):
+        return None
+    there = Store(path, views)
+    try:
+        return there.epoch()
+    finally:
+        there.close()
 
 
 def sizes(directory: Path, views: Sequence[Matches]) -> dict[str, object]:

@@ -26,11 +26,12 @@ JOURNAL = Contribution(
     states=(
         State(Field("start_offset", "bigint", "first offset of the epoch"), "null", "max"),
         State(Field("end_offset", "bigint", "first offset after the epoch"), "null", "max"),
-        State(Field("records", "bigint", "records read: changes + duplicates + bad + tombstones"), "1", "sum"),
+        State(Field("records", "bigint", "records read: changes + duplicates + bad + tombstones + erased"), "1", "sum"),
         _count("changes", "change", "changes folded"),
         _count("bad", "bad", "bad records, kept whole in this epoch"),
         _count("tombstones", "tombstone", "records without a value"),
         State(Field("last_append_time", "timestamp", "the broker's time of the newest record"), "append_time", "max"),
+        _count("erased", "erased", "records of guests who are erased"),
     ),
 )
 

@@ -6,7 +6,8 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from changelog.positions import Vector
-from runtime.errors import ContractError
+from runtime.errors import LostStateError
+from speed.generation import CHECKPOINT
 from speed.journal import JOURNAL, SIDES
 from views.fold import Fold
 
@@ -15,7 +16,7 @@ def epoch_end(checkpoint: Path, epoch: int) -> Vector:
     """End of ``epoch``, as Spark wrote it down before it ran the epoch (``<checkpoint>/offsets/<epoch>``).
 
     The file is ``v1``, a line of metadata, and a line of offsets for each source; the application has one source.
-    Raises ContractError if it is not there or not in this form.
+    Raises LostStateError if it is not there or not in this form.
     """
     path = checkpoint / "offsets" / str(epoch)
     try:
@@ -27,9 +28,8 @@ def epoch_end(checkpoint: Path, epoch: int) -> Vector:
             for topic, partitions in json.loads(offsets).items()
         }
     except (OSError, ValueError, AttributeError) as error:
-        raise ContractError(
-            f"checkpoint {checkpoint}: the offsets of epoch {epoch} cannot be read ({error}); "
-            "begin a new generation: anabranch generation new"
+        raise LostStateError(
+            CHECKPOINT, f"checkpoint {checkpoint}: the offsets of epoch {epoch} cannot be read ({error})"
         ) from error
 
 

@@ -5,6 +5,7 @@ import json
 from pyspark.sql import DataFrame, SparkSession
 
 from changelog.classify import CLASSIFIED_DDL, FROM_KAFKA
+from changelog.erased import Erased
 from changelog.positions import to_json
 from changelog.typed import typed
 from runtime.settings import Settings
@@ -32,13 +33,15 @@ def records(spark: SparkSession, settings: Settings, generation: Generation) -> 
     return kafka.load().selectExpr(*FROM_KAFKA)
 
 
-def contributions(spark: SparkSession, settings: Settings, generation: Generation, fold: Fold) -> DataFrame:
+def contributions(
+    spark: SparkSession, settings: Settings, generation: Generation, fold: Fold, erased: Erased
+) -> DataFrame:
     """The whole stream: what every new record contributes to the fold. No state of Spark's, no watermark.
 
     All partitions are read in as many tasks as there are cores; copies of a record are in one partition, in order, so
     the lowest offset survives.
     """
-    told = judge(settings.kafka.bootstrap, generation.identities(settings), generation.horizon_seconds)
+    told = judge(settings.kafka.bootstrap, generation.identities(settings), generation.horizon_seconds, erased)
     tasks = spark.sparkContext.defaultParallelism
     classified = records(spark, settings, generation).coalesce(tasks).mapInArrow(told, CLASSIFIED_DDL)
     kept = ("service_name", "reason", "key", "value", "current", "original")

@@ -6,6 +6,7 @@ from pyspark.sql import SparkSession
 
 from runtime.errors import ContractError
 from runtime.spark import CATALOG, spark_type
+from speed.journal import JOURNAL
 from views.algebra import Contribution
 
 PROPERTIES = {
@@ -28,8 +29,14 @@ def struct_ddl(contribution: Contribution) -> str:
     return "struct<" + ", ".join(f"{field.name}: {field.type}" for field in contribution.fields) + ">"
 
 
+def _is_shorter(has: str, wanted: str) -> bool:
+    """Whether a struct lacks nothing but fields at its end. Earlier epochs say nothing of those."""
+    return wanted.startswith(has.removesuffix(">") + ",")
+
+
 def ensure_table(spark: SparkSession, pipeline: str, contributions: Sequence[Contribution], bucket: int) -> None:
-    """Create the pipeline's table, or add the struct columns of new views. A second call changes nothing.
+    """Create the pipeline's table, or add the struct columns of new views, and what the journal counts since. A second
+    call changes nothing.
 
     ``bucket``: epochs in one partition.
 
@@ -48,6 +55,11 @@ def ensure_table(spark: SparkSession, pipeline: str, contributions: Sequence[Con
         wanted = struct_ddl(contribution)
         if contribution.name not in there:
             spark.sql(f"ALTER TABLE {name} ADD COLUMN {contribution.name} {wanted}")
+        elif contribution.name == JOURNAL.name and _is_shorter(there[JOURNAL.name], spark_type(wanted)):
+            known = {field.name for field in spark.table(name).schema[JOURNAL.name].dataType.fields}  # type: ignore[attr-defined]  # a struct
+            for field in contribution.fields:
+                if field.name not in known:
+                    spark.sql(f"ALTER TABLE {name} ADD COLUMN {JOURNAL.name}.{field.name} {field.type}")
         elif there[contribution.name] != spark_type(wanted):
             raise ContractError(
                 f"{name}.{contribution.name} is {there[contribution.name]}, the view has {spark_type(wanted)}: what is "

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 
@@ -38,6 +39,7 @@ def money(number: Decimal | int | float) -> Decimal:
     return Decimal(number).quantize(Decimal("0.0001"), ROUND_HALF_UP)
 
 
+@lru_cache(1 << 18)
 def when(text: str) -> datetime:
     return datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
 

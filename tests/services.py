@@ -22,13 +22,14 @@ from batch.plan import Plan
 from batch.run import wait_for_archiver
 from changelog.derive import SOURCES
 from changelog.derived import DERIVED, GROUP
+from changelog.erasures import recorded
 from changelog.positions import covers
 from changelog.producer import PARTITIONER, ChangelogProducer, Record
 from changelog.sources.simulate import Shop
 from changelog.topics import committed_offsets, end_offsets
 from changelog.validation import check
 from infra import platform
-from runtime import trino
+from runtime import ops, trino
 from runtime.settings import Settings, entity_of
 from serving import publication
 from serving.verify import verify
@@ -76,8 +77,13 @@ class Answer:
 
 
 def read_log(settings: Settings) -> list[LogRecord]:
-    """Every committed record of the changelog that Kafka has."""
-    return read_topics(settings, end_offsets(settings))
+    """Every committed record of the changelog that Kafka has; of erased guests only its place and time."""
+    with ops.connect(settings) as connection:
+        erased = recorded(settings, connection)
+    return [
+        record._replace(key=None, value=None) if erased.has(record.key) else record
+        for record in read_topics(settings, end_offsets(settings))
+    ]
 
 
 def read_topics(settings: Settings, topics: Mapping[str, Iterable[int]]) -> list[LogRecord]:

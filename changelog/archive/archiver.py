@@ -1,7 +1,7 @@
 """The archiver: Kafka → raw objects. ``python -m changelog.archive.archiver``
 
 It may be replaced by Secor, or replace it, at any time: the same layout, names and records. Nothing is committed before
-it is stored, and no object is ever replaced: after a crash between the two, the object that is there is read back and
+it is stored, and it replaces no object: after a crash between the two, the object that is there is read back and
 what follows it goes into a further object. Exit status 78 means that somebody has to look before it is started again.
 
 Offsets without records (markers of transactions, aborted records) are passed like others: what was read without a gap
@@ -9,6 +9,7 @@ in reading and gave no record is noted beside the objects (``_empty``), and the 
 """
 
 import logging
+import os
 import sys
 import time
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ from confluent_kafka.admin import OffsetSpec
 from changelog.archive.secor import hour_of, object_name, pack_key, read_object
 from changelog.archive.sequencefile import Writer
 from changelog.archive.store import ArchiveStore
+from changelog.erased import ERASED_VALUE
+from changelog.erasures import Watched
 from changelog.positions import Vector
 from changelog.topics import admin, check_topics, offsets, topic_ids
 from runtime import faults
@@ -81,8 +84,12 @@ class Archiver:
         self._reached: dict[tuple[str, int], int] = {}
         self._committed: dict[str, dict[str, int]] = {}
         self._stored = {"objects": 0, "records": 0, "bytes": 0}
+        # As a service it has a name in the group: killed, it takes up its partitions again at once, where a nameless
+        # one waits until the dead one is given up (10 s, or two minutes if that died while it joined).
+        service = os.environ.get("ANABRANCH_SERVICE")
         self._consumer = Consumer(
             {
+                **({"group.instance.id": service} if service else {}),
                 "bootstrap.servers": settings.kafka.bootstrap,
                 "group.id": settings.archiver.group,
                 "enable.auto.commit": False,
@@ -97,6 +104,7 @@ class Archiver:
             }
         )
         self._admin = admin(settings)
+        self._erased = Watched(settings, only_served=True)
         self._ids: dict[str, str] = {}
 
     def run(self, heartbeat: Heartbeat, stopping: Event) -> None:
@@ -134,6 +142,7 @@ class Archiver:
         self._ids = ids
 
     def _take(self, messages: list[Message]) -> None:
+        erased = self._erased.now()
         for message in messages:
             topic, partition, error = message.topic() or "", message.partition() or 0, message.error()
             place, offset = (topic, partition), message.offset()
@@ -148,7 +157,10 @@ class Archiver:
             elif offset is None:
                 raise TransientError("Kafka gave a message without a position")
             else:
-                self._held(place).add(offset, message.timestamp()[1], message.key(), message.value() or b"")
+                key, value = message.key(), message.value() or b""
+                if erased.has(key):
+                    key, value = None, ERASED_VALUE
+                self._held(place).add(offset, message.timestamp()[1], key, value)
 
     def _held(self, place: tuple[str, int]) -> Batch:
         if place not in self._batches:
@@ -215,10 +227,11 @@ class Archiver:
         self._committed.setdefault(topic, {})[str(partition)] = batch.next
 
     def _store_hour(self, topic: str, partition: int, hour: int, start: int, records: list[Record]) -> None:
-        """Put the records into an object named by ``start``; where one is already there, go on after its last offset.
+        """Put the records into an object named by ``start``; where one is already there, go on after the last offset
+        that it gives. One that is damaged and gives none stays where it is: the object beside it has a lower number,
+        which its records keep to as well.
 
-        Ends always: each further object is named by a higher offset. Raises ArchiveError if an object of that name
-        holds none of the offsets that its name promises.
+        Ends always: each further object is named by another offset. Raises ArchiveError if there is no name left.
         """
         while records:
             name = object_name(self._store.prefix, topic, partition, hour, start)
@@ -234,13 +247,15 @@ class Archiver:
                     "%s: %d records, %d-%d, %d bytes", name, len(records), records[0][0], records[-1][0], len(data)
                 )
                 return
-            there = [record.offset for record in read_object(self._patiently(lambda: self._store.get(name)), name)]  # noqa: B023
-            last = max(there, default=-1)
-            if last < start:
-                raise ArchiveError(f"{name} is there and holds no offset from {start} on; move it away and start again")
-            log.info("%s is there up to offset %d; going on after it", name, last)
-            records = [record for record in records if record[0] > last]
-            start = records[0][0] if records else start
+            last = readable_until(self._patiently(lambda: self._store.get(name)), name)  # noqa: B023
+            if last >= records[0][0]:
+                log.info("%s is there up to offset %d; going on after it", name, last)
+                records = [record for record in records if record[0] > last]
+                start = records[0][0] if records else start
+            elif start == 0:
+                raise ArchiveError(f"{name} is there and gives no offset from {records[0][0]} on; move it away")
+            else:
+                start -= 1
 
     def _patiently(self, call: Any) -> Any:
         """Call until the object store answers. The consumer is kept alive meanwhile by its own thread, for a time."""
@@ -259,6 +274,17 @@ class Archiver:
     def _detail(self) -> dict[str, Any]:
         known = {"committed": self._committed} if self._committed else {}
         return {**known, **self._stored, "held": sum(b.size for b in self._batches.values())}
+
+
+def readable_until(data: bytes, name: str) -> int:
+    """The last offset that an object gives, up to where it is damaged; -1 if it gives none."""
+    last = -1
+    try:
+        for record in read_object(data, name):
+            last = max(last, record.offset)
+    except ArchiveError as error:
+        log.warning("%s; what it does not give is stored beside it", error)
+    return last
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """The columnar archive as its readers see it: ``archive.<entity>``, one row for each offset."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any
 
@@ -9,6 +9,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
+from changelog.classify import BAD, ERASED
+from changelog.erased import NOBODY, Erased, sql_pattern
 from changelog.positions import Vector
 from changelog.typed import entity_type, in_snake_case, superset_type
 from runtime.settings import topic_of
@@ -38,15 +40,15 @@ def below(vector: Vector) -> str:
     )
 
 
-def archived(spark: SparkSession, snapshots: Mapping[str, int]) -> DataFrame:
+def archived(spark: SparkSession, snapshots: Mapping[str, int], erased: Erased = NOBODY) -> DataFrame:
     """All rows of the archive at the given snapshots (by entity), all topics in one frame.
 
     Columns: kind, topic, kafka_partition, kafka_offset, append_time, key, service_name, identifier, current, original
-    (superset structs).
+    (superset structs). What is of an erased guest is of kind ``erased``, also where it is not rewritten yet.
     """
     superset, frames = in_snake_case(superset_type()), []
     for entity, snapshot in snapshots.items():
-        table = spark.read.option("versionAsOf", snapshot).table(archive_name(entity))
+        table = without(spark.read.option("versionAsOf", snapshot).table(archive_name(entity)), erased.refs)
         frames.append(
             table.select(
                 "kind",
@@ -61,6 +63,35 @@ def archived(spark: SparkSession, snapshots: Mapping[str, int]) -> DataFrame:
             )
         )
     return reduce(DataFrame.unionByName, frames)
+
+
+CONTENT = ("key", "service_name", "identifier", "reason", "current", "original", "value")
+"""Columns of the archive that an erased record has no longer."""
+
+
+def of_guests(refs: Iterable[str]) -> str:
+    """Spark SQL over rows of the archive: what is of these guests, or a bad record that names one of them."""
+    conditions = [
+        f"(key = X'{ref.encode().hex()}' OR (kind = '{BAD}' AND cast(value AS string) RLIKE r'{sql_pattern(ref)}'))"
+        for ref in refs
+    ]
+    return " OR ".join(conditions) or "false"
+
+
+def without(rows: DataFrame, refs: Sequence[str]) -> DataFrame:
+    """Rows of the archive, with all their columns, as they are once these guests are erased."""
+    if not refs:
+        return rows
+    theirs = F.expr(f"coalesce({of_guests(refs)}, false)")
+    columns = [
+        F.when(theirs, F.lit(ERASED)).otherwise(F.col(name)).alias(name)
+        if name == "kind"
+        else F.when(~theirs, F.col(name)).alias(name)
+        if name in CONTENT
+        else F.col(name)
+        for name in rows.columns
+    ]
+    return rows.select(*columns)
 
 
 ENTITY_COLUMNS = ("current", "original")

@@ -11,6 +11,7 @@ from changelog.archive.ranges import Ranges
 from changelog.archive.secor import ArchivedRecord, read_object
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CLASSIFIED, CLASSIFIED_DDL, RECORD, classify_batch
+from changelog.erased import NOBODY, Erased
 from changelog.positions import Vector
 from runtime.errors import ArchiveError
 from runtime.settings import ObjectStore
@@ -47,7 +48,9 @@ def list_raw(store: ObjectStore, partitions: Vector) -> list[RawObject]:
     ]
 
 
-def read_objects(spark: SparkSession, store: ObjectStore, objects: list[RawObject], positions: Vector) -> DataFrame:
+def read_objects(
+    spark: SparkSession, store: ObjectStore, objects: list[RawObject], positions: Vector, erased: Erased = NOBODY
+) -> DataFrame:
     """The classified records of raw objects at or after ``positions``, each offset once, and rows about the reading.
 
     Columns: ``READ_DDL``. One task reads all objects of a topic-partition, in the order of their names; a record that
@@ -65,7 +68,7 @@ def read_objects(spark: SparkSession, store: ObjectStore, objects: list[RawObjec
         for batch in batches:
             for number in batch.column("id").to_pylist():
                 group = work[number]
-                yield from _topic_partition(archive, group, positions[group[0].topic][group[0].partition])
+                yield from _topic_partition(archive, group, positions[group[0].topic][group[0].partition], erased)
 
     return spark.range(0, len(work), 1, max(1, len(work))).mapInArrow(read, READ_DDL)
 
@@ -76,6 +79,7 @@ class _Buffer:
 
     topic: str
     partition: int
+    erased: Erased
     records: list[ArchivedRecord] = field(default_factory=list)
 
     def batch(self) -> pa.RecordBatch:
@@ -95,12 +99,14 @@ class _Buffer:
         )
         self.records.clear()
         nothing = pa.nulls(rows, pa.string())
-        return pa.RecordBatch.from_arrays([*classify_batch(raw).columns, nothing, nothing], schema=_READ)
+        return pa.RecordBatch.from_arrays([*classify_batch(raw, self.erased).columns, nothing, nothing], schema=_READ)
 
 
-def _topic_partition(archive: ArchiveStore, objects: list[RawObject], position: int) -> Iterator[pa.RecordBatch]:
+def _topic_partition(
+    archive: ArchiveStore, objects: list[RawObject], position: int, erased: Erased
+) -> Iterator[pa.RecordBatch]:
     topic, partition = objects[0].topic, objects[0].partition
-    buffer, seen, about = _Buffer(topic, partition), Ranges(), []
+    buffer, seen, about = _Buffer(topic, partition, erased), Ranges(), []
     place = {"topic": topic, "kafka_partition": partition}
     for item in sorted(objects, key=lambda item: item.key):
         last, records = -1, 0

@@ -45,11 +45,10 @@ class ArchiveStore:
         self._bucket = store.archive_bucket
         self.prefix = store.archive_prefix
 
-    def list_objects(self, topic: str) -> Iterator[ArchiveObject]:
-        """All archive objects of a topic, in the order of their names."""
-        pages = self._client.get_paginator("list_objects_v2").paginate(
-            Bucket=self._bucket, Prefix=f"{self.prefix}/{topic}/"
-        )
+    def list_objects(self, topic: str, day: str | None = None) -> Iterator[ArchiveObject]:
+        """All archive objects of a topic, or those of one day (YYYY-MM-DD), in the order of their names."""
+        folder = f"{self.prefix}/{topic}/" + (f"dt={day}/" if day else "")
+        pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=folder)
         for page in pages:
             for item in page.get("Contents", ()):
                 partition = partition_of("/" + item["Key"])
@@ -65,6 +64,10 @@ class ArchiveStore:
             if error.response["Error"]["Code"] in ("PreconditionFailed", "412"):
                 raise TransientError(f"{key} changed after it was listed; run this again") from error
             raise
+
+    def replace(self, key: str, data: bytes) -> str:
+        """Put an object in the place of the one of this name. Returns its etag, as a listing tells it."""
+        return self._client.put_object(Bucket=self._bucket, Key=key, Body=data)["ETag"]
 
     def claim(self, topic: str, topic_id: str) -> str:
         """Note, once and for ever, which topic the archive of this name is made from. Returns the id noted first."""

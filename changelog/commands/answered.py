@@ -5,6 +5,7 @@ So an id is known as long as the topic keeps an answer to it (``commands.remembe
 
 import shutil
 from collections.abc import Iterable
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import lmdb
 
 from changelog.commands.outcome import Outcome, Place, parse_outcome
 from changelog.commands.schema import OUTCOMES
+from changelog.erased import NOBODY, Erased
 from changelog.reader import Reader
 from changelog.topics import start_offsets
 from runtime.errors import ContractError
@@ -32,8 +34,9 @@ class Answered:
         self._env = lmdb.open(str(directory), map_size=LIMIT_BYTES, max_dbs=2, sync=False)
         self._ids, self._places = (self._env.open_db(name) for name in (b"ids", b"places"))
 
-    def fill(self, settings: Settings) -> int:
-        """Read the whole topic up to its end now; returns how many outcomes it holds.
+    def fill(self, settings: Settings, erased: Erased = NOBODY) -> int:
+        """Read the whole topic up to its end now; returns how many outcomes it holds. Those of ``erased`` guests are
+        forgotten: their commands are rejected in any case.
 
         Raises TransientError if Kafka does not answer, ContractError for a record that is no outcome.
         """
@@ -43,7 +46,8 @@ class Answered:
                 found = []
                 for entry in entries:
                     try:
-                        found.append(parse_outcome(entry.value or b""))
+                        outcome = parse_outcome(entry.value or b"")
+                        found.append(replace(outcome, id=None) if erased.has(outcome.guest) else outcome)
                     except (ValueError, KeyError, TypeError) as error:
                         raise ContractError(
                             f"{Place(entry.topic, entry.partition, entry.offset)}: somebody else wrote it, it is no "

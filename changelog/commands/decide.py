@@ -16,6 +16,7 @@ import orjson
 from changelog.commands.outcome import Outcome, Place, Reason
 from changelog.commands.schema import violations
 from changelog.envelope import Entity, encode, envelope, timestamp
+from changelog.erased import NOBODY, Erased
 from changelog.exact import parse
 from changelog.latest import Version
 from changelog.topics import MAX_RECORD_BYTES
@@ -76,16 +77,24 @@ class Answer:
 
 
 def answer(
-    command: Command, state: State, first: Callable[[str], Outcome | None], own: Collection[str] = (SERVICE,)
+    command: Command,
+    state: State,
+    first: Callable[[str], Outcome | None],
+    own: Collection[str] = (SERVICE,),
+    erased: Erased = NOBODY,
 ) -> Answer:
     """Answer one command. Never raises for bad input.
 
     ``first``: the outcome of the first command with an id, if there was one. ``own``: the services whose entities may
-    be changed; an entity that another one wrote last is not ours to change.
+    be changed; an entity that another one wrote last is not ours to change. ``erased``: guests of whom nothing is
+    written any more; their commands are rejected.
     """
     digest = digest_of(command.value)
     told, reasons = _read(command)
     id_, guest = _text(told.get("id"), MAX_ID), _text(told.get("guestRef"), MAX_REF)
+    if erased.has(guest) or erased.has(command.key):
+        reason = Reason("erased", "this guest is erased: nothing of theirs is written any more")
+        return Answer(Outcome(command.name, None, None, "rejected", (reason,), (), command.source, digest))
     before = first(id_) if id_ is not None else None
     if before is not None:
         return Answer(before.again(command.name, command.source, digest))

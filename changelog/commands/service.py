@@ -17,6 +17,7 @@ from changelog.commands.decide import SERVICE, Command
 from changelog.commands.outcome import Place
 from changelog.commands.schema import COMMANDS, OUTCOMES, command_of, command_topic
 from changelog.commands.transaction import ENTITIES, Known, Transaction
+from changelog.erasures import Watched
 from changelog.positions import Vector, covers, to_json
 from changelog.producer import PARTITIONER
 from changelog.reader import Entry, Reader
@@ -62,7 +63,9 @@ class Handler:
         with _answering(settings):
             self._producer.init_transactions(TIMEOUT)  # ends what a killed one has left open
         self._answered = Answered(settings.home / "commands" / "answered")
-        self._said = Said(settings, settings.home / "commands" / "said", ENTITIES)
+        self._watched = Watched(settings)
+        self._erased = self._watched.now()
+        self._said = Said(settings, settings.home / "commands" / "said", ENTITIES, self._erased)
         self._known = Known(self._said)
         self._reader: Reader | None = None
 
@@ -78,7 +81,7 @@ class Handler:
         while True:
             try:
                 self._known.catch_up()
-                number = self._answered.fill(settings)
+                number = self._answered.fill(settings, self._erased)
                 break
             except (TransientError, RetentionError) as error:  # it may take long: derive may have to go on first
                 if not alive(str(error)):
@@ -94,6 +97,8 @@ class Handler:
         reader = self._reader
         if reader is None:
             raise ValueError("it has not begun")
+        if self._watched.now().number != self._erased.number:  # what is kept of the guest here goes with the files
+            raise TransientError("a guest has been erased: it begins again without them")
         try:
             entries = reader.read(IDLE_SECONDS, MOST)
         except RetentionError as error:  # it was asleep for days
@@ -106,7 +111,7 @@ class Handler:
 
     def _answer(self, entries: Sequence[Entry], reader: Reader) -> None:
         """Decide and write, all in one transaction."""
-        made = Transaction(map(_command, entries), self._known, self._answered, self._own)
+        made = Transaction(map(_command, entries), self._known, self._answered, self._own, self._erased)
         with _answering(self._settings):
             self._producer.begin_transaction()
             places = self._produce(

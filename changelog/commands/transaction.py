@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 from changelog.commands.answered import Answered
 from changelog.commands.decide import MAX_REF, SERVICE, Answer, Command, Output, State, answer, digest_of
 from changelog.commands.outcome import Outcome, Place
+from changelog.erased import NOBODY, Erased
 from changelog.latest import Version
 from changelog.positions import Vector
 from runtime.settings import topic_of
@@ -75,7 +76,12 @@ class Transaction:
     """
 
     def __init__(
-        self, commands: Iterable[Command], known: Known, answered: Answered, own: Collection[str] = (SERVICE,)
+        self,
+        commands: Iterable[Command],
+        known: Known,
+        answered: Answered,
+        own: Collection[str] = (SERVICE,),
+        erased: Erased = NOBODY,
     ) -> None:
         self._known, self._answered = known, answered
         self._answers: list[Answer] = []
@@ -84,11 +90,12 @@ class Transaction:
         for command in commands:
             if answered.has(command.source, digest_of(command.value)):
                 continue  # how far was read was forgotten, its outcome was not
-            made = answer(command, known, self._first, own)
+            made = answer(command, known, self._first, own, erased)
             if made.outcome.id is not None and made.outcome.repeats is None:
                 self._new[made.outcome.id] = len(self._answers)
             self._answers.append(made)
-            self._keys.append(command.key if len(command.key or b"") <= 4 * MAX_REF else None)
+            named = len(command.key or b"") <= 4 * MAX_REF and not erased.has(command.key)
+            self._keys.append(command.key if named else None)
             for output in made.outputs:
                 known.write(output)
 

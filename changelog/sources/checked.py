@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 
+from changelog.erased import NOBODY, Erased
 from changelog.producer import Record
 from changelog.validation import check
 from runtime.settings import entity_of
@@ -10,10 +11,17 @@ RefuseRecord = Callable[[Record, str], None]
 """Called with a record and the reason why it does not go in."""
 
 
-def checked(records: Iterable[Record], refuse: RefuseRecord) -> Iterator[Record]:
-    """Those of ``records`` that are changes, in their order; every other one is refused."""
+IS_ERASED = "this guest is erased, for good"
+
+
+def checked(records: Iterable[Record], refuse: RefuseRecord, erased: Erased = NOBODY) -> Iterator[Record]:
+    """Those of ``records`` that are changes, in their order; every other one is refused, and those of erased guests."""
     for record in records:
-        reason = check(entity_of(record.topic), record.key, record.value or b"").reason
+        reason = (
+            IS_ERASED
+            if erased.has(record.key)
+            else check(entity_of(record.topic), record.key, record.value or b"").reason
+        )
         if reason is None:
             yield record
         else:

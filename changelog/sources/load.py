@@ -11,7 +11,9 @@ from pathlib import Path
 import orjson
 
 from changelog.envelope import guest_ref
+from changelog.erased import NOBODY, Erased
 from changelog.producer import Record
+from changelog.sources.checked import IS_ERASED
 from changelog.validation import check
 from runtime.errors import TerminalError
 from runtime.settings import ENTITIES, topic_of
@@ -37,14 +39,17 @@ def opened(name: str) -> Iterator[Iterable[bytes]]:
         yield file
 
 
-def records(lines: Iterable[bytes], name: str, refuse: Refuse) -> Iterator[Record]:
-    """The records of valid lines, in order. Blank lines are passed over; every other line is yielded or refused.
+def records(lines: Iterable[bytes], name: str, refuse: Refuse, erased: Erased = NOBODY) -> Iterator[Record]:
+    """The records of valid lines, in order. Blank lines are passed over; every other line is yielded or refused, also
+    where its guest is erased.
 
     Raises TerminalError, naming the line, where the file itself is damaged.
     """
     for number, line in numbered(lines, name):
         made = _record(line)
-        if isinstance(made, Record):
+        if isinstance(made, Record) and erased.has(made.key):
+            refuse(name, number, IS_ERASED)
+        elif isinstance(made, Record):
             yield made
         else:
             refuse(name, number, made)

@@ -1,7 +1,6 @@
 """Connector, mapper and database are killed while the shop's application works: nothing is lost, nothing is twice."""
 
 import json
-import os
 import signal
 
 import psycopg
@@ -11,6 +10,7 @@ from changelog.sources.cdc import capture as capturing
 from infra import supervise
 from infra.readiness import await_ready
 from runtime.settings import Settings
+from tests.faults.report import kill
 from tests.faults.test_kills import go_on, points, run_until_killed, stop
 from tests.services import run, start, status, until
 from tests.shop import await_equal, cdc, connected, meddle, tables, writing
@@ -66,7 +66,7 @@ def test_connector_or_database_die_while_the_application_works(capture: Settings
             if number == 1:
                 capturing.snapshot(capture, [])
             killed, before = status()[name]["pid"], sum(application.done.values())
-            os.kill(killed, signal.SIGKILL)
+            kill(killed)
             until(lambda: status()[name]["pid"] not in (None, killed), 60, "it is started again")  # noqa: B023
             await_ready(capture, name, 120)
             until(lambda: sum(application.done.values()) > before + 20, 60, "the application works")  # noqa: B023
@@ -106,7 +106,7 @@ def test_all_of_them_die_again_and_again_while_others_come_back(capture: Setting
             name = ("connect", "cdc", "postgres")[number % 3]
             before, pid = sum(application.done.values()), status()[name]["pid"]
             if pid is not None:
-                os.kill(pid, signal.SIGKILL)
+                kill(pid)
             pause = 60 * (number % 4)  # whatever the others are at then
             until(lambda: sum(application.done.values()) > before + pause, 90, "the application works")  # noqa: B023
     for name in ("postgres", "connect", "cdc"):

@@ -1,8 +1,6 @@
 """The service of commands is killed; each command has one outcome, and has its effect once or not at all."""
 
 import json
-import os
-import signal
 import threading
 from collections import Counter
 from typing import Any
@@ -12,6 +10,7 @@ import pytest
 from changelog.commands.schema import COMMANDS
 from changelog.producer import ChangelogProducer, Record
 from runtime.settings import Settings
+from tests.faults.report import kill
 from tests.faults.test_kills import go_on, points, run_until_killed, stop
 from tests.integration.test_commands import await_all_answered
 from tests.services import assert_exact, read_log, status, until
@@ -88,7 +87,7 @@ def test_the_service_dies_again_and_again_while_commands_arrive(platform: Settin
         until(lambda: status()["commands"]["pid"] not in killed, 60, "the supervisor starts it again")
         pid = status()["commands"]["pid"]
         sending.join(1.3)  # it may die anywhere
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
         killed.add(pid)
     until(lambda: status()["commands"]["pid"] not in killed, 60, "the supervisor starts it again")
     assert len(killed) > 4

@@ -1,9 +1,7 @@
 """The service derive is killed, alone and again and again; each version and each patch is there once, in order."""
 
-import os
 import random
 import shutil
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +13,7 @@ from changelog.derived import GROUP
 from changelog.producer import ChangelogProducer, Record
 from changelog.topics import committed_offsets, delete_group
 from runtime.settings import Settings
+from tests.faults.report import kill
 from tests.faults.test_kills import go_on, points, run_until_killed, stop
 from tests.services import assert_derived, await_derived, feed, shop, start, status, until
 
@@ -60,7 +59,7 @@ def test_derive_dies_again_and_again_while_records_arrive(platform: Settings) ->
             until(lambda: status()["derive"]["pid"] not in killed, 60, "the supervisor starts it again")
             pid = status()["derive"]["pid"]
             threading.Event().wait(moments.uniform(0, 2.5))  # a random moment is what is tested
-            os.kill(pid, signal.SIGKILL)
+            kill(pid)
             killed.add(pid)
     assert_derived(platform)
 

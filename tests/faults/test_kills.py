@@ -4,7 +4,6 @@ The tests share one platform and go on where the one before left off, so what on
 """
 
 import json
-import os
 import shutil
 import signal
 
@@ -19,6 +18,8 @@ from infra import supervise
 from infra.home import Ports, port_is_free
 from runtime import ops
 from runtime.settings import Settings
+from tests.faults import report
+from tests.faults.report import kill
 from tests.services import (
     alerts_sent,
     assert_exact,
@@ -45,6 +46,7 @@ def run_until_killed(module: str, point: str, *arguments: str) -> None:
     process = start(*arguments, module=module, ANABRANCH_KILL_AT=point)
     out, err = process.communicate(timeout=240)
     assert process.returncode == KILLED, f"it should have died at {point}: {process.returncode}\n{out}\n{err[-3000:]}"
+    report.killed()
 
 
 def stop(settings: Settings, name: str) -> None:
@@ -100,7 +102,7 @@ def test_speed_dies_while_it_starts_again_and_while_it_works(platform: Settings)
     for seed in (23, 24, 25):
         feed(platform, shop(seed, 400))
         pid = status()["speed"]["pid"]
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
         killed.add(pid)
         until(lambda: status()["speed"]["pid"] not in killed, 60, "the supervisor starts it again")
     assert_exact(platform)
@@ -122,9 +124,7 @@ def test_a_lost_store_of_identities_is_made_anew_from_the_log(platform: Settings
 
 
 @pytest.mark.slow
-def test_lost_histories_stop_the_stream_until_a_new_generation_fills_them_from_the_archive(
-    platform: Settings,
-) -> None:
+def test_lost_histories_are_filled_from_the_archive_in_a_new_generation(platform: Settings) -> None:
     """What they know cannot be told from the log's end; so nothing is folded without it, and nothing is sent twice."""
     run("batch")
     feed(platform, shop(28, 400))
@@ -134,9 +134,7 @@ def test_lost_histories_stop_the_stream_until_a_new_generation_fills_them_from_t
     (store,) = (platform.home / "histories").glob("*/*/0")
     shutil.rmtree(store)
     feed(platform, shop(29, 400))
-    supervise.start_service(platform, "speed")
-    until(lambda: "anabranch generation new" in str(status()["speed"].get("detail")), 60, "it says what to do")
-    run("generation", "new")
+    go_on(platform, "speed")
     until(lambda: last_generation(platform) > before, 90, "the new generation has an epoch")
     run("batch")  # until then the views stand on the generation that was lost, exact up to where it stopped
     assert_exact(platform)
@@ -234,7 +232,7 @@ def test_a_publication_that_dies_is_finished_by_whoever_comes_next(platform: Set
 @pytest.mark.slow
 def test_a_killed_supervisor_leaves_nothing_that_up_does_not_mend(platform: Settings) -> None:
     supervisor = psutil.Process(int((platform.home / "run" / "supervisord.pid").read_text()))
-    supervisor.kill()
+    kill(supervisor.pid)
     supervisor.wait(20)
     run("up")
     assert {service["state"] for service in status().values()} == {"running"}

@@ -99,4 +99,4 @@ def test_changes_of_what_the_batch_side_has_and_a_rollback(platform: Settings, l
 def test_who_is_deferred_is_settled_when_a_generation_begins(platform: Settings) -> None:
     speed = platform.speed.model_copy(update={"batch_services": ("bulk-import", "another")})
     with ops.connect(platform) as connection, pytest.raises(ContractError, match=r"another.*generation new"):
-        resume(platform.model_copy(update={"speed": speed}), connection, "main", lambda _: True)
+        resume(platform.model_copy(update={"speed": speed}), connection, "main")

@@ -2,11 +2,13 @@
 
 import json
 import shutil
+from collections import Counter
 
 import pytest
 from pyspark.sql import SparkSession
 
 from batch.plan import Plan
+from changelog.archive.store import s3_client
 from infra.services import data
 from runtime import ops
 from runtime.settings import Settings
@@ -17,6 +19,9 @@ from views.registry import view_names
 pytestmark = pytest.mark.integration
 
 VIEWS = view_names()
+
+METADATA_KEPT = 51
+"""Metadata files that a table keeps: the current one and 50 before it."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -119,10 +124,19 @@ def test_maintenance_retires_what_is_old_and_keeps_what_is_served(platform: Sett
     assert gone
     assert_exact(platform)
     run("rollback", "--to", str(min(gone)), status=1)
+    assert report["metadata_files"] > 0
+    assert max(metadata_files(platform).values()) <= METADATA_KEPT + 10  # the stream goes on committing
     again = json.loads(run("maintenance", "--json", ANABRANCH_BATCH__KEEP_PUBLICATIONS="2"))
     assert (again["retired"], again["refs"]) == (0, 0)
     batch(lake, platform)
     assert_verified(lake, platform)
+
+
+def metadata_files(settings: Settings) -> dict[str, int]:
+    """How many metadata files each table of the lake has."""
+    pages = s3_client(settings.s3).get_paginator("list_objects_v2").paginate(Bucket=settings.s3.lake_bucket)
+    keys = [item["Key"] for page in pages for item in page.get("Contents", ())]
+    return dict(Counter(key.rpartition("/")[0] for key in keys if key.endswith(".metadata.json")))
 
 
 def test_watch_measures_every_layer_and_tells_of_what_is_late_once(

@@ -1,4 +1,5 @@
-"""Kafka lets go of what was not derived yet: the service stops, and a command mends it from the archive, exactly.
+"""Kafka lets go of what was not derived yet: the service derives it from the archive, exactly, or stops where that
+lacks a part.
 
 The tests build on one another, and on an archive that has everything."""
 
@@ -29,7 +30,6 @@ from tests.services import (
     feed,
     in_a_transaction,
     query,
-    read_derived,
     read_log,
     run,
     served,
@@ -53,11 +53,11 @@ def failed(says: str) -> bool:
     return service["state"] == "failed" and says in str(service["detail"])
 
 
-def test_what_kafka_let_go_of_before_it_was_derived_stops_the_service(
+def test_what_kafka_let_go_of_before_it_was_derived_is_not_passed_over(
     platform: Settings, lake: SparkSession, tmp_path: Path
 ) -> None:
-    """And nothing of what comes after it is derived: older versions would never be written. Nor does anybody learn what
-    the log last said."""
+    """Where the archive lacks a part of it the service stops and says which: nothing of what comes after it is derived
+    in that partition, or older versions would never be written. Nor does anybody learn what the log last said."""
     await_derived(platform)
     supervise.stop_services(platform, ["derive"])
     starts = start_offsets(platform)
@@ -80,39 +80,36 @@ def test_what_kafka_let_go_of_before_it_was_derived_stops_the_service(
         future.result(30)
     feed(platform, SHOP)  # copies, of originals that only the archive has
     feed(platform, shop(402, 200))
-    newest = {entity: read_derived(platform, f"latest.{entity}")[-1] for entity in DERIVED}
-    supervise.start_service(platform, "derive")
-    until(lambda: failed("anabranch latest rebuild"), 60, "it stops and names the remedy")
-    assert {entity: read_derived(platform, f"latest.{entity}")[-1] for entity in DERIVED} == newest
-    said = Said(platform, tmp_path / "said", DERIVED)
-    with pytest.raises(TransientError, match="anabranch latest rebuild"):
-        said.catch_up()
-    said.close()
-
-
-def test_what_the_archive_lacks_is_not_passed_over(platform: Settings) -> None:
-    store = ArchiveStore(platform.s3)
-    gone = next(one for one in missing(platform) if one.topic == "changelog.order")
+    store, gone = ArchiveStore(platform.s3), next(one for one in missing(platform) if one.topic == "changelog.order")
     objects = [item for item in store.list_objects(gone.topic) if item.partition == gone.partition]
     key = max((start_of(item.key), item.key) for item in objects if start_of(item.key) <= gone.last)[1]
     data = store.get(key)
-    client = s3_client(platform.s3)
-    client.delete_object(Bucket=platform.s3.archive_bucket, Key=key)
+    objects_of = s3_client(platform.s3)
+    objects_of.delete_object(Bucket=platform.s3.archive_bucket, Key=key)
     try:
-        said = run("latest", "rebuild", status=1, error=True)
+        supervise.start_service(platform, "derive")
+        until(lambda: failed("anabranch latest rebuild --accept-hole changelog.order/"), 60, "it stops and says so")
+        assert gone in missing(platform)
+        said = Said(platform, tmp_path / "said", DERIVED)
+        with pytest.raises(TransientError, match="anabranch latest rebuild"):
+            said.catch_up()
+        said.close()
+        assert "--accept-hole changelog.order/" in run("latest", "rebuild", status=1, error=True)
+        until(lambda: failed("anabranch latest rebuild"), 60, "the service was started again, and says what is missing")
     finally:
-        client.put_object(Bucket=platform.s3.archive_bucket, Key=key, Body=data)
-    assert "--accept-hole changelog.order/" in said
-    until(lambda: failed("anabranch latest rebuild"), 60, "the service was started again, and says what is missing")
+        objects_of.put_object(Bucket=platform.s3.archive_bucket, Key=key, Body=data)
 
 
-def test_rebuild_derives_it_from_the_archive_once_and_in_order_even_if_it_is_killed(platform: Settings) -> None:
-    process = start("latest", "rebuild", ANABRANCH_KILL_AT="derive.before-commit#3", ANABRANCH_DERIVE__MAX_RECORDS="20")
+def test_it_is_derived_from_the_archive_once_and_in_order_even_if_it_is_killed(platform: Settings) -> None:
+    """By the service itself, or by the command."""
+    kill = {"ANABRANCH_KILL_AT": "derive.before-commit#3", "ANABRANCH_DERIVE__MAX_RECORDS": "20"}
+    process = start(module="changelog.derive", **kill)
     _, err = process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL, err
-    done = json.loads(run("latest", "rebuild", "--json"))
-    assert sum(done.values()) > 100
-    until(lambda: status()["derive"]["state"] == "running", 60, "the service runs again")
+    assert "it is derived from the archive" in err
+    assert len(missing(platform)) > 0
+    supervise.start_service(platform, "derive")
+    until(lambda: status()["derive"]["state"] == "running", 60, "the service runs")
     assert_derived(platform, ARCHIVED + read_log(platform))
     assert json.loads(run("latest", "rebuild", "--json")) == {}
     until(lambda: status()["derive"]["state"] == "running", 60, "the service runs again")

@@ -14,13 +14,15 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from changelog.envelope import Entity
+from changelog.erased import Erased
+from changelog.erasures import Watched
 from changelog.exact import parse
 from changelog.positions import Vector
 from changelog.producer import PARTITIONER, Record
 from changelog.reader import Entry, Reader
 from changelog.said import Said
 from changelog.sources.cdc import capture, events, stream
-from changelog.sources.cdc.mapper import BAD_TOPIC, PARTS, Mapper, Mark, Name
+from changelog.sources.cdc.mapper import BAD_TOPIC, PARTS, Mapper, Mark, Name, bad_key
 from changelog.topics import MAX_RECORD_BYTES, offsets_at, start_offsets
 from runtime import faults
 from runtime.errors import RetentionError, TerminalError, TransientError
@@ -100,10 +102,15 @@ class Capture:
             "transaction.timeout.ms": 300_000,
         })  # fmt: skip
         self._answering(self._producer.init_transactions, TIMEOUT)  # ends what a killed one has left open
-        self._said = Said(settings, settings.home / "cdc" / "said", tuple(PARTS))
+        self._watched = Watched(settings)
+        self._erased = self._watched.now()
+        self._said = Said(settings, settings.home / "cdc" / "said", tuple(PARTS), self._erased)
         self._said.catch_up()
         offset, mark = self._committed()
         bad = read_bad(settings)
+        gone = [name for name, current in bad.items() if is_of_erased(current, self._erased)]
+        for name in gone:
+            del bad[name]
         rows = settings.home / "cdc" / "snapshot"
         self._mapper = Mapper(self._said, settings.cdc.refs, rows, mark, offset, bad, self._before)
         self._reader = Reader(settings, {stream.TOPIC: {0: self._mapper.start}}, 100, stream.GROUP)
@@ -112,11 +119,17 @@ class Capture:
         self._pending = 0
         self._ends: Vector = {}
         self._heard = time.monotonic()
-        self._counts = {"taken": 0, "written": 0, "snapshots": 0}
+        self._counts = {"taken": 0, "written": 0, "snapshots": 0, "erased": 0}
         log.info("going on at offset %d, reading from %d", offset, self._mapper.start)
+        for name in gone:  # nobody will ever say of them again that they are no longer bad
+            self._produce(Record(BAD_TOPIC, bad_key(name), None))
+        if gone:
+            self._commit([])
 
     def step(self) -> None:
         """Take what is there, or wait half a second for it, and write what follows from it."""
+        if self._watched.now().number != self._erased.number:  # what is kept of the guest here goes with the files
+            raise TransientError("a guest has been erased: it begins again without them")
         try:
             entries = self._reader.read(0.5, TAKE)
         except RetentionError as error:
@@ -158,7 +171,10 @@ class Capture:
             self._save()  # what a snapshot says may be written in parts, and nothing else
         for records in self._mapper.take(entry.offset, event):
             for record in records:
-                self._produce(record)
+                if (admitted := admit(record, self._erased)) is not None:
+                    self._produce(admitted)
+                else:
+                    self._counts["erased"] += 1
             if whole and self._pending >= PART:
                 self._commit([])
                 self._said.catch_up(self._ends)
@@ -268,6 +284,20 @@ class Capture:
         self._reader.close()
         self._mapper.close()
         self._said.close()
+
+
+def admit(record: Record, erased: Erased) -> Record | None:
+    """What is written of a record: nothing of an erased guest, and where ``cdc.bad`` keeps such an entity, its end."""
+    if record.topic != BAD_TOPIC:
+        return None if erased.has(record.key) else record
+    is_kept = not record.value or not is_of_erased(parse(record.value), erased)
+    return record if is_kept else record._replace(value=None)
+
+
+def is_of_erased(current: Entity, erased: Erased) -> bool:
+    """Whether an entity, valid or not, says that it is an erased guest's."""
+    guest = current.get("guestRef", current.get("ref"))
+    return isinstance(guest, str) and erased.has(guest)
 
 
 def is_awaited(mark: Mark | None, connector: dict[str, Any] | None) -> bool:

@@ -56,3 +56,24 @@ def test_any_other_error_is_a_defect_and_is_raised() -> None:
 
     with pytest.raises(KeyError):
         serve("tested", work)
+
+
+def test_what_a_service_says_of_itself_is_in_the_file_that_a_container_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "heartbeat"
+    monkeypatch.setenv("ANABRANCH_HEARTBEAT", str(file))
+    seen = []
+
+    def work(_settings: Settings, heartbeat: Heartbeat, _stopping: Event) -> None:
+        for state in ("starting", "running"):
+            heartbeat.beat(state, {})
+            seen.append(file.read_text())
+        os.utime(file, (0, 0))
+        heartbeat.beat("running", {})
+        seen.append(str(file.stat().st_mtime))
+        raise ContractError("look")
+
+    assert serve("tested", work) == EXIT_CONFIGURATION
+    assert seen == ["starting", "running", "0.0"], "the same state is said again after some seconds only"
+    assert file.read_text() == "failed"

@@ -7,7 +7,7 @@ import pytest
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import ValidationError
 
-from runtime.settings import ENTITIES, Settings, entity_of, home_directory, topic_of
+from runtime.settings import ENTITIES, Settings, entity_of, home_directory, read, topic_of
 
 pytestmark = pytest.mark.unit
 
@@ -124,3 +124,14 @@ def test_what_commands_go_on_with_is_no_batch_source(home: Path) -> None:
     write(home, {"commands": {"succeeds": ["old", "bulk"]}, "speed": {"batch_services": ["bulk"]}})
     with pytest.raises(ValidationError, match="both name bulk"):
         Settings()
+
+
+def test_a_container_is_given_its_settings_as_a_file_of_any_name(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(home, {"trino": {"port": 1}})
+    given = home / "given"
+    given.write_text(json.dumps({"trino": {"port": 2}, "s3": {"region": "there"}}))
+    monkeypatch.setenv("ANABRANCH_SETTINGS", str(given))
+    monkeypatch.setenv("ANABRANCH_S3__REGION", "here")
+    assert (Settings().trino.port, Settings().s3.region) == (2, "here")
+    assert (read(given).trino.port, read(given).s3.region) == (2, "there"), "the file alone"
+    assert read(home / "settings.json").trino.port == 1

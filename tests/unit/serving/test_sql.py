@@ -159,6 +159,29 @@ def test_a_bad_record_is_shown_once_whoever_has_it() -> None:
     assert text.index("GROUP BY") < text.index("LEFT JOIN ops.public.dead_letter_replays")
 
 
+@every_view
+def test_a_view_with_a_guest_in_each_row_hides_those_who_are_being_erased(view: View) -> None:
+    of_guests = "guest_ref" in [key.field.name for key in view.contribution.keys]
+    for make in (states, merged):
+        assert ("NOT IN (SELECT ref FROM ops.public.erasing)" in make(view, PIN, True)) is of_guests
+        assert "erasing" not in make(view, PIN)
+
+
+def test_hiding_takes_a_guest_out_of_states_and_what_is_read() -> None:
+    view = Aggregate(
+        name="spend", comment="", entity="order", keys=(Key(Field("guest_ref", "string", ""), "guest_ref"),),
+        measures=(Count("orders", ""),),
+    )  # fmt: skip
+    connection = duckdb.connect()
+    connection.execute("ATTACH ':memory:' AS ops; CREATE SCHEMA ops.public; CREATE TABLE ops.public.erasing (ref text)")
+    connection.execute("CREATE TABLE there AS SELECT * FROM (VALUES ('g1', 2), ('g2', 3)) AS t(guest_ref, rows)")
+    for hidden, left in (([], ["g1", "g2"]), (["g1"], ["g2"])):
+        connection.executemany("INSERT INTO ops.public.erasing VALUES (?)", [[ref] for ref in hidden] or [["nobody"]])
+        text = re.sub(r"FROM \(\n  SELECT guest_ref, rows FROM lake\.batch.*?\n\)\n", "FROM there\n",
+                      merged(view, PIN, True), flags=re.DOTALL)  # fmt: skip
+        assert sorted(row[0] for row in connection.execute(text).fetchall()) == left
+
+
 def test_the_boundary_counts_only_what_was_published_to_the_end() -> None:
     assert "p.state = 'finished'" in boundary(all_views())
     assert "j.epoch >= p.epoch" in boundary(all_views())

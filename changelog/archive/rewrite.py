@@ -1,0 +1,61 @@
+"""Raw objects without a guest: his records keep their place and time, and lose everything else.
+
+The only thing that ever replaces an object of the archive. It has the same name, the same records at the same offsets,
+and another etag; whoever reads it while it is replaced is told so and reads again.
+"""
+
+import logging
+from collections.abc import Callable
+
+from changelog.archive.secor import ArchivedRecord, pack_key, read_object
+from changelog.archive.sequencefile import Writer
+from changelog.archive.store import ArchiveStore
+from changelog.erased import ERASED_VALUE, pattern
+from changelog.validation import check
+from runtime import faults
+from runtime.errors import ArchiveError
+from runtime.settings import Settings, entity_of
+
+log = logging.getLogger("rewrite")
+
+Replaced = Callable[[str, str], None]
+"""Called with the name and the new etag of each object that was replaced."""
+
+
+def rewrite(settings: Settings, ref: str, replaced: Replaced) -> dict[str, int]:
+    """Replace every object that holds records of a guest, or bad records that name him. Returns how many records that
+    were, by topic. A second call finds none; killed, it is run again. An object that cannot be read stays as it is."""
+    store, found = ArchiveStore(settings.s3), dict.fromkeys(settings.topics, 0)
+    for topic in settings.topics:
+        for item in store.list_objects(topic):
+            data = store.get(item.key, item.etag)
+            try:
+                made, number = without(data, item.key, entity_of(topic), ref)
+            except ArchiveError as error:
+                log.warning("%s", error)
+                continue
+            if number:
+                faults.point("erase.before-object")
+                replaced(item.key, store.replace(item.key, made))
+                found[topic] += number
+    return found
+
+
+def without(data: bytes, name: str, entity: str, ref: str) -> tuple[bytes, int]:
+    """An object's bytes without a guest's records, and how many there were. Raises ArchiveError if it is damaged."""
+    records, writer, number = list(read_object(data, name)), Writer(), 0
+    for record in records:
+        key, value = record.key, record.value
+        if is_of(record, entity, ref):
+            key, value, number = None, ERASED_VALUE, number + 1
+        writer.append(pack_key(record.offset, record.timestamp_ms, key), value)
+    return (writer.close(), number) if number else (data, 0)
+
+
+def is_of(record: ArchivedRecord, entity: str, ref: str) -> bool:
+    """Whether a record is of a guest: by its key, or, if it is bad, by naming him anywhere."""
+    if record.key == ref.encode():
+        return True
+    if not record.value or pattern((ref,)).search(record.value) is None:
+        return False
+    return check(entity, record.key, record.value).reason is not None

@@ -1,0 +1,42 @@
+"""Profile full: Airflow runs the batch layer in containers, and a database is captured."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from infra.airflow_api import AirflowApi
+from infra.compose import ComposeProfile
+from tests.compose.conftest import Installation
+from tests.services import until
+
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(700)]
+
+
+@pytest.fixture(scope="module")
+def full(installed: Callable[..., Installation]) -> Iterator[Installation]:
+    made = installed(ComposeProfile.full)
+    made.up()
+    yield made
+    made.down()
+
+
+def test_airflow_runs_the_batch_layer(full: Installation) -> None:
+    full.simulate(2_000, seed=3)
+    full.anabranch("wait")
+    api = AirflowApi(full.settings)  # on the port that is published on loopback
+    tasks = api.wait("batch_views", api.trigger("batch_views"), 500)
+    assert tasks["publish"] == "success"
+    assert full.query("SELECT batch_records > 0 FROM serving.boundary WHERE view = 'traffic'") == [[True]]
+    full.assert_exact()
+
+
+def test_changes_of_the_shop_are_captured(full: Installation) -> None:
+    full.anabranch("shop", "--rate", "20", "--seconds", "10")
+    customers = full.query("SELECT count(*) FROM shop.public.customers")
+    assert customers[0][0] > 0
+
+    def is_captured() -> bool:
+        full.anabranch("wait")
+        return full.query("SELECT count(*) FROM serving.guest_latest WHERE ref LIKE 'shop-%'") == customers
+
+    until(is_captured, 120, "every customer is in the merged view")

@@ -1,0 +1,109 @@
+"""``python -m tests.faults.table [LINES] [PAGE]``: the table of faults, made of what the tests noted of their runs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.faults.catalogue import catalogue
+from tests.faults.report import FILE
+
+PAGE = Path("docs") / "faults.md"
+
+HEAD = """# The table of faults
+
+Made by `make faults` on the real processes: a platform of its own, faults one after another, each with its figures.
+A case that failed is in the table as failed, and what this run left out is named below.
+
+After each case of the catalogue a checker that shares no code with the platform's folds
+([0028](decisions/0028-an-independent-witness.md)) compares, record by record: a journal of what Kafka acknowledged,
+kept by the writers; Kafka; the raw objects; the columnar archive; the speed layer's journal; the dead letters; and
+thirteen merged views. *Lost* and *doubled* count records, rows and epochs in any of these places, *altered* also what
+nobody wrote. While a fault lasts a reader asks the merged views: no answer may be false, and none may be refused
+unless the fault takes away what answers. The other cases compare every merged view, or the topics that they are about,
+with a fold in plain Python.
+
+*Kills*: processes ended by SIGKILL. *Records*: in the log by then. *Recovery*: seconds from the last act of the fault
+until every view covered everything acknowledged.
+"""
+
+CONTROLS = "controls."
+"""What the names of the tests of the checker begin with."""
+
+COLUMNS = "| fault | kills | records | lost | doubled | altered | queries (refused) | recovery | what was done |"
+
+
+def newest(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The last line of each case, in the order in which cases came first."""
+    found: dict[str, dict[str, Any]] = {}
+    for line in lines:
+        found[line["name"]] = line
+    return list(found.values())
+
+
+def text(value: Any) -> str:
+    """A figure as people read it; nothing where there is none."""
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def row(line: dict[str, Any]) -> str:
+    """A line of the table. A case that did not pass says so first."""
+    queries = f"{line['queries']:,} ({line['refused_queries']})" if line["queries"] else ""
+    name = f"`{line['name']}`" if line["outcome"] == "passed" else f"**{line['outcome']}** `{line['name']}`"
+    note = f" *{line['note']}*" if line["note"] else ""
+    recovery = "" if line["recovery_seconds"] is None else f"{line['recovery_seconds']:.1f} s"
+    cells = [
+        name, *(text(line[key]) for key in ("kills", "records", "lost", "doubled", "altered")), queries, recovery,
+        f"{line['what']}{note}".replace("|", "\\|"),
+    ]  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def page(lines: list[dict[str, Any]]) -> str:
+    """The whole page."""
+    ran = newest(lines)
+    controls = [line for line in ran if line["name"].startswith(CONTROLS)]
+    all_lines = [line for line in ran if line not in controls]
+    passed = [line for line in all_lines if line["outcome"] == "passed"]
+    missing = [name for name in catalogue() if name not in {line["name"] for line in all_lines}]
+    kills = sum(line["kills"] for line in all_lines)
+    minutes = sum(line["seconds"] for line in all_lines) / 60
+    days = sorted({line["at"][:10] for line in all_lines}) or ["never"]
+    times = sorted(line["recovery_seconds"] for line in passed if line["recovery_seconds"] is not None)
+    sums = {name: sum(line[name] or 0 for line in all_lines) for name in ("lost", "doubled", "altered")}
+    summary = (
+        f"{len(all_lines)} cases, {len(passed)} passed, {kills:,} kills, {minutes:.0f} minutes "
+        f"({' to '.join(dict.fromkeys((days[0], days[-1])))}). "
+        f"Lost: {sums['lost']}. Doubled: {sums['doubled']}. Altered: {sums['altered']}."
+        + (f" Recovery: median {times[len(times) // 2]:.1f} s, at most {times[-1]:.1f} s." if times else "")
+    )
+    found = sum(line["outcome"] == "passed" for line in controls)
+    checked = f"Controls, in which the checker has to find one forged record: {found} of {len(controls)} passed."
+    parts = [
+        HEAD,
+        summary,
+        "",
+        *([checked, ""] if controls else []),
+        COLUMNS,
+        "|---|" + "--:|" * 7 + "---|",
+        *map(row, all_lines),
+    ]
+    if missing:
+        parts += ["", f"Not in this run: {', '.join(f'`{name}`' for name in missing)}."]
+    return "\n".join(parts) + "\n"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page. 1 if there is nothing to write it from."""
+    lines = Path(arguments[0]) if arguments else FILE
+    target = Path(arguments[1]) if len(arguments) > 1 else PAGE
+    if not lines.exists():
+        print(f"{lines} is not there: run the tests of faults first (make faults)", file=sys.stderr)
+        return 1
+    target.write_text(page([json.loads(line) for line in lines.read_text().splitlines()]))
+    print(f"{target} is written")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

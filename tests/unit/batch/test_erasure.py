@@ -1,0 +1,42 @@
+"""What of the log may go before its time, and how far an erasure is."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from batch.erasure import Proof, Waiting, purgeable
+from batch.search import Found, InTopic
+
+pytestmark = pytest.mark.unit
+
+POSITIONS = {"changelog.order": {0: 11, 1: 10}, "command.place-order": {0: 3}, "cdc.shop": {0: 8}}
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "last", "goes"),
+    [
+        ("changelog.order", 0, 10, True),
+        ("changelog.order", 1, 10, False),  # the next offset of somebody who reads it is 10
+        ("command.place-order", 0, 2, True),
+        ("command.place-order", 0, 3, False),
+        ("cdc.shop", 0, 8, False),
+        ("patch.order", 0, 99, True),
+        ("command.outcomes", 0, 0, False),  # tells which commands were answered
+        ("alert.cancellations", 0, 0, False),  # tells which alerts were sent
+        ("latest.order", 0, 0, False),
+        ("cdc.bad", 0, 0, False),
+    ],
+)
+def test_the_log_is_cut_off_only_behind_everybody_who_reads_it(
+    topic: str, partition: int, last: int, goes: bool
+) -> None:
+    waiting = Waiting(topic, partition, last, datetime(2026, 1, 1, tzinfo=UTC))
+    assert purgeable([waiting], POSITIONS) == ([waiting] if goes else [])
+
+
+def test_time_helps_in_kafka_and_nowhere_else() -> None:
+    stores = [InTopic("kafka: patch.order", 3, 1), Found("bucket: lake", 5, 2), Found("bucket: archive", 5)]
+    proof = Proof(stores)
+    assert [store.store for store in proof.found] == ["kafka: patch.order", "bucket: lake"]
+    assert [store.store for store in proof.elsewhere] == ["bucket: lake"]
+    assert Proof(stores[:1]).elsewhere == []

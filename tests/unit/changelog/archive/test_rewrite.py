@@ -1,0 +1,43 @@
+"""A rewritten object has the same records at the same offsets and times, and nothing of the guest."""
+
+import pytest
+
+from changelog.archive.rewrite import without
+from changelog.archive.secor import pack_key, read_object
+from changelog.archive.sequencefile import Writer
+from changelog.erased import ERASED_VALUE
+from tests.unit.changelog.test_erased import event
+
+pytestmark = pytest.mark.unit
+
+RECORDS: list[tuple[int, bytes | None, bytes]] = [
+    (3, b"g1", event("g1")),
+    (4, b"g2", event("g2")),
+    (7, b"g1", b""),
+    (8, b"g2", b'{"guestRef":"g1"'),
+    (9, b"g2", b'{"guestRef":"g12"'),
+    (10, None, b"{"),
+]
+
+
+def an_object() -> bytes:
+    writer = Writer()
+    for offset, key, value in RECORDS:
+        writer.append(pack_key(offset, 1000 + offset, key), value)
+    return writer.close()
+
+
+def test_records_of_the_guest_lose_everything_but_their_place_and_time() -> None:
+    made, number = without(an_object(), "name", "event", "g1")
+    found = list(read_object(made, "name"))
+    assert number == 3
+    assert [(record.offset, record.timestamp_ms) for record in found] == [(o, 1000 + o) for o, _, _ in RECORDS]
+    for record, (offset, key, value) in zip(found, RECORDS, strict=True):
+        gone = offset in (3, 7, 8)
+        assert (record.key, record.value) == ((None, ERASED_VALUE) if gone else (key, value))
+
+
+def test_a_second_time_and_of_somebody_else_it_stays_byte_for_byte() -> None:
+    made, _ = without(an_object(), "name", "event", "g1")
+    assert without(made, "name", "event", "g1") == (made, 0)
+    assert without(made, "name", "event", "g3") == (made, 0)
