@@ -6,7 +6,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen
 
-.PHONY: help setup up down status demo test slow lint unit property integration ui faults soak test-compose bench clean chromium
+.PHONY: help setup up down status demo test slow lint unit property integration ui faults faults-rest soak test-compose bench clean chromium
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,11 +60,14 @@ integration: setup ## tests on the real services
 ui: setup chromium ## tests of Airflow's interface in a browser; screenshots in test-results/
 	$(RUN) pytest -m ui
 
-faults: setup ## every case of the table of faults, and the table: docs/faults.md (well over an hour)
+faults: setup ## every case of the table of faults, and the table: docs/faults.md (some three hours)
 	rm -f test-results/faults.jsonl
+	$(MAKE) faults-rest
+
+faults-rest: setup ## go on with a run of `make faults` that was ended, or repeat what failed in it
 	status=0; \
-	$(RUN) pytest -v -m faults $(addprefix --ignore=,$(CATALOGUE)) || status=$$?; \
-	$(RUN) pytest -v -m faults $(CATALOGUE) || status=$$?; \
+	$(RUN) pytest -v --rest -m faults $(addprefix --ignore=,$(CATALOGUE)) || status=$$?; \
+	$(RUN) pytest -v --rest -m faults $(CATALOGUE) || status=$$?; \
 	$(RUN) python -m tests.faults.table && exit $$status
 
 CATALOGUE := tests/faults/test_controls.py tests/faults/test_catalogue.py

@@ -24,6 +24,10 @@ from serving.wait import wait
 from tests.services import batch, feed, shop
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rest", action="store_true", help="of the faults those that have no line that says passed")
+
+
 @pytest.fixture(scope="session")
 def platform(request: pytest.FixtureRequest) -> Iterator[Settings]:
     """A running platform with nothing in its log yet; ended afterwards, and removed unless a test has failed."""

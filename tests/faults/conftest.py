@@ -12,10 +12,33 @@ from changelog.topics import end_offsets
 from runtime.settings import Settings
 from serving.wait import wait
 from tests.faults import report
+from tests.faults.catalogue import Fault
 from tests.faults.places import Checker
 
 OUTCOME = pytest.StashKey[str]()
 FAILURE = pytest.StashKey[str]()
+
+
+def name_of(item: pytest.Item) -> str:
+    """What a test is called in the table: a case of the catalogue by its own name."""
+    case = item.callspec.params.get("case") if hasattr(item, "callspec") else None
+    if isinstance(case, Fault):
+        return case.name
+    return f"{item.path.stem.removeprefix('test_')}.{item.name.removeprefix('test_')}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With ``--rest`` leave out what has passed by the lines that there are."""
+    if config.getoption("--rest"):
+        done = {line["name"] for line in report.newest_lines() if line["outcome"] == "passed"}
+        config.hook.pytest_deselected(items=[item for item in items if name_of(item) in done])
+        items[:] = [item for item in items if name_of(item) not in done]
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Nothing left is well."""
+    if session.config.getoption("--rest") and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        session.exitstatus = pytest.ExitCode.OK
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -41,8 +64,8 @@ def fault(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         return
     function = getattr(node, "function", None)
     what = " ".join(((function.__doc__ or "") if function else "").strip().split("\n\n")[0].split())
-    name = node.name.removeprefix("test_")
-    line = report.begin(report.Report(f"{node.path.stem.removeprefix('test_')}.{name}", what or name.replace("_", " ")))
+    name = name_of(node)
+    line = report.begin(report.Report(name, what or name.partition(".")[2].replace("_", " ")))
 
     def timed(*arguments: Any, **named: Any) -> Any:
         reached = wait(*arguments, **named)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -63,6 +64,15 @@ class Report:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+
+def newest_lines(path: Path = FILE) -> list[dict[str, Any]]:
+    """The last line of each case, in the order in which cases came first; none where nothing was written."""
+    found: dict[str, dict[str, Any]] = {}
+    for text in path.read_text().splitlines() if path.exists() else ():
+        line = json.loads(text)
+        found[line["name"]] = line
+    return list(found.values())
 
 
 _current: list[Report] = []

@@ -1,12 +1,11 @@
 """``python -m tests.faults.table [LINES] [PAGE]``: the table of faults, made of what the tests noted of their runs."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from tests.faults.catalogue import catalogue
-from tests.faults.report import FILE
+from tests.faults.report import FILE, newest_lines
 
 PAGE = Path("docs") / "faults.md"
 
@@ -33,14 +32,6 @@ CONTROLS = "controls."
 COLUMNS = "| fault | kills | records | lost | doubled | altered | queries (refused) | recovery | what was done |"
 
 
-def newest(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The last line of each case, in the order in which cases came first."""
-    found: dict[str, dict[str, Any]] = {}
-    for line in lines:
-        found[line["name"]] = line
-    return list(found.values())
-
-
 def text(value: Any) -> str:
     """A figure as people read it; nothing where there is none."""
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
@@ -59,9 +50,8 @@ def row(line: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def page(lines: list[dict[str, Any]]) -> str:
-    """The whole page."""
-    ran = newest(lines)
+def page(ran: list[dict[str, Any]]) -> str:
+    """The whole page, of a line a case."""
     controls = [line for line in ran if line["name"].startswith(CONTROLS)]
     all_lines = [line for line in ran if line not in controls]
     passed = [line for line in all_lines if line["outcome"] == "passed"]
@@ -100,7 +90,7 @@ def main(arguments: list[str]) -> int:
     if not lines.exists():
         print(f"{lines} is not there: run the tests of faults first (make faults)", file=sys.stderr)
         return 1
-    target.write_text(page([json.loads(line) for line in lines.read_text().splitlines()]))
+    target.write_text(page(newest_lines(lines)))
     print(f"{target} is written")
     return 0
 

@@ -19,9 +19,15 @@ def line(name: str, outcome: str = "passed", **more: Any) -> dict[str, Any]:
     return {key: value for key, value in told.items() if key not in ("began", "last_act")}
 
 
-def test_a_failure_is_shown_and_the_newest_line_of_a_case_counts() -> None:
-    lines = [line("a.b", "failed", lost=2), line("c.d", recovery_seconds=3.25), line("e.f", "failed"), line("a.b")]
-    text = page(lines)
+def test_the_newest_line_of_a_case_counts(tmp_path: Path) -> None:
+    lines = tmp_path / "faults.jsonl"
+    assert report.newest_lines(lines) == []
+    lines.write_text("".join(json.dumps({"name": name, "kills": n}) + "\n" for n, name in enumerate("aba")))
+    assert [(one["name"], one["kills"]) for one in report.newest_lines(lines)] == [("a", 2), ("b", 1)]
+
+
+def test_a_failure_is_shown() -> None:
+    text = page([line("a.b"), line("c.d", recovery_seconds=3.25), line("e.f", "failed")])
     assert "3 cases, 2 passed, 9 kills" in text
     assert "| **failed** `e.f` | 3 | 12,000 | 0 | 0 | 0 |" in text
     assert "| `a.b` | 3 |" in text
