@@ -138,23 +138,13 @@ def lose_it(checkpoint: Path) -> None:
     shutil.rmtree(checkpoint)
 
 
-def cut_the_newest_plan(checkpoint: Path) -> None:
-    cut(last_file(checkpoint / "offsets"), 0.5)
-
-
 def lose_the_newest_plan(checkpoint: Path) -> None:
     """Directory entries go as well: the epoch was written, and the checkpoint does not know of it."""
     last_file(checkpoint / "commits").unlink()
     last_file(checkpoint / "offsets").unlink()
 
 
-DAMAGES = [
-    lose_it,
-    *(pytest.param(damage, marks=pytest.mark.slow) for damage in (cut_the_newest_plan, lose_the_newest_plan)),
-]
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", [lose_it, pytest.param(lose_the_newest_plan, marks=pytest.mark.slow)])
 def test_a_lost_or_damaged_checkpoint_is_answered_by_a_new_generation(
     platform: Settings, lake: SparkSession, damage: Callable[[Path], None]
 ) -> None:
@@ -182,15 +172,12 @@ def test_a_lost_or_damaged_checkpoint_is_answered_by_a_new_generation(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0.5, pytest.param(0, marks=pytest.mark.slow)])
-def test_a_damaged_note_that_an_epoch_is_done_is_mended_in_place(
-    platform: Settings, lake: SparkSession, share: float
-) -> None:
+def test_a_damaged_note_that_an_epoch_is_done_is_mended_in_place(platform: Settings, lake: SparkSession) -> None:
     """The epoch is run again over the same part of the log, and replaces itself."""
     before = prepare(platform, lake)
-    cut(last_file(before.checkpoint(platform) / "commits"), share)
-    cut(before.checkpoint(platform) / "metadata", share)  # a name, of which Spark makes another
-    cut(before.checkpoint(platform) / "sources" / "0" / "0", share)  # that is not read again
+    cut(last_file(before.checkpoint(platform) / "commits"), 0.5)
+    cut(before.checkpoint(platform) / "metadata", 0.5)  # a name, of which Spark makes another
+    cut(before.checkpoint(platform) / "sources" / "0" / "0", 0.5)  # that is not read again
     at = stand(before.checkpoint(platform))
     go_on(platform, "speed")
     assert_exact(platform)

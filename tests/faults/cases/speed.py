@@ -134,10 +134,6 @@ def lose_all(checkpoint: Path) -> None:
     checkpoint.rmdir()
 
 
-def empty_offsets(checkpoint: Path) -> None:
-    newest(checkpoint / "offsets").write_bytes(b"")
-
-
 def half_offsets(checkpoint: Path) -> None:
     path = newest(checkpoint / "offsets")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
@@ -145,11 +141,6 @@ def half_offsets(checkpoint: Path) -> None:
 
 def empty_commits(checkpoint: Path) -> None:
     newest(checkpoint / "commits").write_bytes(b"")
-
-
-def half_commits(checkpoint: Path) -> None:
-    path = newest(checkpoint / "commits")
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def damaged(scene: Scene, damage: Callable[[Path], None]) -> None:
@@ -202,12 +193,6 @@ def checkpoint_lost(scene: Scene) -> None:
     damaged(scene, lose_all)
 
 
-@fault("checkpoint.offsets-empty", seconds=900)
-def checkpoint_offsets_empty(scene: Scene) -> None:
-    """The newest file of the checkpoint's offsets is empty, as a crash of the machine leaves it."""
-    damaged(scene, empty_offsets)
-
-
 @fault("checkpoint.offsets-cut", seconds=900)
 def checkpoint_offsets_cut(scene: Scene) -> None:
     """The newest file of the checkpoint's offsets is cut in half."""
@@ -218,12 +203,6 @@ def checkpoint_offsets_cut(scene: Scene) -> None:
 def checkpoint_commits_empty(scene: Scene) -> None:
     """The newest file of the checkpoint's commits is empty."""
     damaged(scene, empty_commits)
-
-
-@fault("checkpoint.commits-cut", seconds=900)
-def checkpoint_commits_cut(scene: Scene) -> None:
-    """The newest file of the checkpoint's commits is cut in half."""
-    damaged(scene, half_commits)
 
 
 @fault("checkpoint.disk-full", alone=True, seconds=900)
