@@ -257,9 +257,8 @@ def assert_stops(*says: str) -> None:
         assert one in str(status()["speed"]["detail"])
 
 
-@pytest.mark.parametrize(
-    "share", [pytest.param(None, id="deleted"), pytest.param(0.5, marks=pytest.mark.slow, id="cut")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("share", [pytest.param(None, id="deleted"), pytest.param(0.5, id="cut")])
 def test_what_the_newest_object_of_the_archive_has_lost_is_taken_from_kafka(
     platform: Settings, lake: SparkSession, share: float | None
 ) -> None:

@@ -11,7 +11,7 @@ from changelog.topics import admin, end_offsets, start_offsets
 from runtime.settings import Settings
 from tests.services import assert_verified, batch, query, run, send_in_one, served, shop, transactional
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 def test_what_kafka_has_let_go_of_is_recomputed_from_the_archive_and_verified(
@@ -36,7 +36,6 @@ def test_what_kafka_has_let_go_of_is_recomputed_from_the_archive_and_verified(
     assert_verified(lake, platform)
 
 
-@pytest.mark.slow
 def test_markers_that_kafka_has_let_go_of_before_they_were_ingested_are_no_loss(
     platform: Settings, lake: SparkSession
 ) -> None:

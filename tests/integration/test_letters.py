@@ -16,6 +16,7 @@ from changelog.reader import Reader
 from changelog.topics import end_offsets
 from runtime import ops
 from runtime.settings import Settings
+from tests.faults.test_kills import points
 from tests.services import assert_exact, assert_verified, batch, feed, query, run, start
 
 pytestmark = pytest.mark.integration
@@ -180,7 +181,7 @@ def test_two_replays_at_once_send_each_letter_once(platform: Settings, now: str,
     assert_exact(platform)
 
 
-@pytest.mark.parametrize("point", ["replay.noted", "replay.produced", "replay.committed"])
+@pytest.mark.parametrize("point", points("replay.produced", "replay.noted", "replay.committed"))
 def test_a_replay_that_is_killed_is_taken_up_where_the_log_stands(
     platform: Settings, now: str, tmp_path: Path, point: str
 ) -> None:
