@@ -48,9 +48,10 @@ class Report:
         self.last_act = time.monotonic()
 
     def recovered(self) -> None:
-        """All is well again."""
+        """All is well again. Until something else is done a second call changes nothing."""
         if self.last_act is not None:
             self.recovery_seconds = round(time.monotonic() - self.last_act, 1)
+            self.last_act = None
 
     def told(self, text: str) -> None:
         """Add to the note."""

@@ -70,6 +70,9 @@ def test_lines_are_appended_and_made_into_a_page(tmp_path: Path) -> None:
         made = report.begin(report.Report(name, "What it does.", kills=1))
         report.killed()
         made.recovered()
+        made.recovery_seconds = 0.25
+        made.recovered()
+        assert made.recovery_seconds == 0.25, "nothing was done since"
         made.told("one")
         made.told("two")
         made.write("passed", lines)
