@@ -88,11 +88,14 @@ def fresh_objects(scene: Scene) -> Iterator[tuple[Objects, dict[str, bytes], lis
 def objects_doubled(scene: Scene) -> None:
     """Every object comes a second time under a lower name, as Secor leaves it after a crash, before it is ingested."""
     with fresh_objects(scene) as (objects, made, added):
+        taken = {key for topic in scene.settings.topics for key in objects.listed(topic)}
         for key, data in made.items():
-            start = start_of("/" + key)
-            if start:
-                added.append(key.replace(f"{start:020d}", f"{start - 1:020d}"))
-                objects.put(added[-1], data)
+            start = start_of("/" + key) or 0
+            other = key.replace(f"{start:020d}", f"{max(0, start - 1):020d}")
+            if other not in taken:
+                added.append(other)
+                objects.put(other, data)
+        assert added, "no object could be doubled"
         scene.report.told(f"{len(added)} objects")
         scene.report.acted()
         scene.batch()
