@@ -77,7 +77,7 @@ def publication_raced_by_queries(scene: Scene) -> None:
 @fault("publication.raced-by-publication")
 def publication_raced_by_publication(scene: Scene) -> None:
     """Four publications of two runs are started at once, and two of them killed between two views."""
-    runs = [f"raced-{scene.seed}-{scene.turn}-{number}" for number in range(2)]
+    runs = [f"raced_{scene.seed}_{scene.turn}_{number}" for number in range(2)]
     for name in runs:
         scene.feed(200)
         scene.batch(Plan(run_id=name), serve=False)

@@ -140,7 +140,7 @@ def catalog_reply_lost_to_batch(scene: Scene) -> None:
     for nth in (1, 3, 8, 20):
         scene.feed(200)
         scene.covered()
-        name = f"unheard-{scene.seed}-{scene.turn}-{nth}"
+        name = f"unheard_{scene.seed}_{scene.turn}_{nth}"
         with Proxy(scene.settings.catalog.port) as proxy:
             proxy.lose(UPDATED_ONE, nth=nth)
             process = scene.spawn("--run-id", name, module="batch.run", **through(proxy))
@@ -163,7 +163,7 @@ def trino_killed(scene: Scene) -> None:
             scene.kill("trino")
             scene.go_on("trino")
             scene.somewhen(4)
-    scene.batch(Plan(run_id=f"unseen-{scene.seed}-{scene.turn}"), serve=False)
+    scene.batch(Plan(run_id=f"unseen_{scene.seed}_{scene.turn}"), serve=False)
     publishing = scene.spawn("publish")
     scene.pause(2.5)
     scene.kill("trino")
