@@ -11,13 +11,12 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Event
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Producer, TopicPartition
 
 from changelog.changes import Changes
 from changelog.derived import (
@@ -45,6 +44,7 @@ from changelog.topics import (
     start_offsets,
     topic_ids,
 )
+from changelog.transactions import TIMEOUT, answering, send_offsets
 from runtime import faults, ops
 from runtime.errors import ContractError, RetentionError, TransientError
 from runtime.heartbeat import Heartbeat
@@ -54,7 +54,6 @@ from runtime.settings import Settings, topic_of
 log = logging.getLogger("derive")
 
 CONTRACT_CHECK_SECONDS = 30.0
-TIMEOUT = 60.0
 SOURCES = tuple(topic_of(entity) for entity in DERIVED)
 
 KEPT_SECONDS = 3600.0
@@ -200,7 +199,7 @@ class Deriver:
             for one in made:
                 self._produce(one)
             faults.point("derive.produced")
-            self._producer.send_offsets_to_transaction(self._news(positions), group, TIMEOUT)
+            send_offsets(self._producer, self._news(positions), group)
             faults.point("derive.before-commit")
             self._producer.commit_transaction(TIMEOUT)
         faults.point("derive.after-commit")
@@ -265,15 +264,6 @@ def await_own(settings: Settings, topics: Sequence[str]) -> None:
         if time.monotonic() > deadline:
             raise TransientError(f"a transaction is open in one of {', '.join(topics)}: nobody else may write there")
         time.sleep(0.05)
-
-
-@contextmanager
-def answering(settings: Settings) -> Iterator[None]:
-    """Errors of Kafka's as ours: TransientError."""
-    try:
-        yield
-    except KafkaException as error:
-        raise TransientError(f"Kafka at {settings.kafka.bootstrap} did not take part: {error}") from error
 
 
 def state(settings: Settings) -> Path:

@@ -66,7 +66,7 @@ def execute(connection: Connection, sql: str) -> tuple[list[str], list[Sequence[
             if pause is None or not is_stale(error.failure_info) or not sql.lstrip().upper().startswith(REPEATABLE):
                 raise TransientError(f"Trino did not answer: {error}") from error
             time.sleep(pause)
-        except (exceptions.Error, OSError) as error:
+        except (exceptions.Error, exceptions.HttpError, OSError) as error:
             raise TransientError(f"Trino did not answer: {error}") from error
     raise AssertionError("unreachable")
 

@@ -6,8 +6,8 @@ answered. So wherever it is killed, the next one goes on from what is committed:
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -23,6 +23,7 @@ from changelog.producer import PARTITIONER
 from changelog.reader import Entry, Reader
 from changelog.said import Said
 from changelog.topics import acknowledged_offsets, committed_offsets, end_offsets, start_offsets
+from changelog.transactions import TIMEOUT, answering, send_offsets
 from runtime import faults
 from runtime.errors import RetentionError, TransientError
 from runtime.settings import Settings, topic_of
@@ -34,7 +35,6 @@ GROUP = "anabranch-commands"
 
 TOPICS = tuple(command_topic(name) for name in COMMANDS)
 
-TIMEOUT = 60.0
 TRANSACTION_MS = 30_000
 """After so long Kafka aborts what a killed service has left open, if no other has begun."""
 
@@ -60,7 +60,7 @@ class Handler:
             "transaction.timeout.ms": TRANSACTION_MS, "message.max.bytes": 16 * 1024 * 1024, "linger.ms": 2,
             "compression.type": "lz4", "log_level": 3,
         })  # fmt: skip
-        with _answering(settings):
+        with answering(settings):
             self._producer.init_transactions(TIMEOUT)  # ends what a killed one has left open
         self._answered = Answered(settings.home / "commands" / "answered")
         self._watched = Watched(settings)
@@ -112,7 +112,7 @@ class Handler:
     def _answer(self, entries: Sequence[Entry], reader: Reader) -> None:
         """Decide and write, all in one transaction."""
         made = Transaction(map(_command, entries), self._known, self._answered, self._own, self._erased)
-        with _answering(self._settings):
+        with answering(self._settings):
             self._producer.begin_transaction()
             places = self._produce(
                 (topic_of(output.entity), output.guest.encode(), output.value, BY_KEY) for output in made.outputs
@@ -121,7 +121,7 @@ class Handler:
             outcomes = made.outcomes(places)
             self._produce((OUTCOMES, key, outcome.encode(), outcome.source.partition) for key, outcome in outcomes)
             faults.point("commands.before-offsets")
-            self._producer.send_offsets_to_transaction(_news(entries), reader.group(), TIMEOUT)
+            send_offsets(self._producer, _news(entries), reader.group())
             faults.point("commands.before-commit")
             self._producer.commit_transaction(TIMEOUT)
         faults.point("commands.after-commit")
@@ -214,15 +214,3 @@ def _between(readable: Vector, written: Vector) -> str:
         for partition, end in partitions.items()
         if readable[topic][partition] < end
     )
-
-
-@contextmanager
-def _answering(settings: Settings) -> Iterator[None]:
-    """Errors of Kafka's as ours."""
-    try:
-        yield
-    except KafkaException as error:
-        if error.args[0].code() in (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH):
-            raise TransientError(f"another instance of the service has taken over: {error}") from error
-        bootstrap = settings.kafka.bootstrap
-        raise TransientError(f"Kafka at {bootstrap} did not take the transaction: {error}") from error

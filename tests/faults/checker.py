@@ -153,6 +153,10 @@ def check_kafka(journal: Journal, log: Iterable[LogRecord], begin: Mapping[Parti
             found.append(Finding(KAFKA, LOST, name, "it was acknowledged"))
         elif digest(record.value) != sent.digest or record.key != sent.key:
             found.append(Finding(KAFKA, ALTERED, name, f"{digest(record.value)} is not {sent.digest}"))
+    for place, number in journal.displaced:
+        sent = journal.sent[number]
+        name = f"{place[0]}/{place[1]}@{place[2]} ({sent.service}, {sent.identifier})"
+        found.append(Finding(KAFKA, LOST, name, "it was acknowledged, and then its place was given to another one"))
     unknown = journal.unknown()
     known = {(sent.topic, sent.key, sent.digest) for sent in journal.sent.values()}
     for place, record in sorted(there.items()):

@@ -67,11 +67,13 @@ class Made(NamedTuple):
 
 @dataclass
 class Journal:
-    """What writers noted. ``placed``: where Kafka said that a record is → its number."""
+    """What writers noted. ``placed``: where Kafka said that a record is → its number. ``displaced``: where it had said
+    so, and later gave the place to another one."""
 
     prefixes: set[bytes] = field(default_factory=set)
     sent: dict[int, Sent] = field(default_factory=dict)
     placed: dict[Place, int] = field(default_factory=dict)
+    displaced: list[tuple[Place, int]] = field(default_factory=list)
 
     def owns(self, key: bytes | None) -> bool:
         """Whether only the journal's writers write records of this key."""
@@ -79,7 +81,7 @@ class Journal:
 
     def unknown(self) -> Counter[tuple[str, bytes | None, str]]:
         """(topic, key, digest) of what was sent and not acknowledged, and how often."""
-        known = set(self.placed.values())
+        known = {*self.placed.values(), *(number for _, number in self.displaced)}
         return Counter((one.topic, one.key, one.digest) for number, one in self.sent.items() if number not in known)
 
 
@@ -100,7 +102,10 @@ def read_journal(directory: Path) -> Journal:
                 )
             else:
                 at, topic_partition, offset = rest
-                journal.placed[journal.sent[base + at].topic, topic_partition, offset] = base + at
+                place = journal.sent[base + at].topic, topic_partition, offset
+                if place in journal.placed:
+                    journal.displaced.append((place, journal.placed[place]))
+                journal.placed[place] = base + at
     return journal
 
 

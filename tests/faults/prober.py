@@ -34,12 +34,14 @@ class Answer(NamedTuple):
 class Prober:
     """Use as a context manager. ``at_most``: how many events there can be by now, sent or in the log."""
 
-    def __init__(self, settings: Settings, at_most: Callable[[], int] | None = None) -> None:
+    def __init__(self, settings: Settings, at_most: Callable[[], int]) -> None:
         self._settings, self._at_most = settings, at_most
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self.answers: list[Answer] = []
         self.lies: list[str] = []
+        self.lived = False
+        """Whether it asked to the end."""
 
     def _run(self) -> None:
         highest = dict.fromkeys(QUERIES, 0)
@@ -63,7 +65,7 @@ class Prober:
         assert answer.number is not None
         if answer.number < highest:
             self.lies.append(f"{answer.view} had {highest} events and has {answer.number} now")
-        if self._at_most is not None and answer.number > (most := self._at_most()):
+        if answer.number > (most := self._at_most()):
             self.lies.append(f"{answer.view} has {answer.number} events; there are at most {most}")
 
     @property
@@ -78,5 +80,6 @@ class Prober:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.lived = self._thread.is_alive()
         self._over.set()
         self._thread.join(120)

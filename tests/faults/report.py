@@ -68,11 +68,14 @@ class Report:
 
 
 def newest_lines(path: Path = FILE) -> list[dict[str, Any]]:
-    """The last line of each case, in the order in which cases came first; none where nothing was written."""
+    """The last line of each case, in the order in which cases came first; none where nothing was written. The notes of
+    lines before that did not pass are in its ``failed_before``."""
     found: dict[str, dict[str, Any]] = {}
     for text in path.read_text().splitlines() if path.exists() else ():
         line = json.loads(text)
-        found[line["name"]] = line
+        before = found.get(line["name"], {})
+        failed = [before["note"]] if before.get("outcome", "passed") != "passed" else []
+        found[line["name"]] = {**line, "failed_before": [*before.get("failed_before", ()), *failed]}
     return list(found.values())
 
 

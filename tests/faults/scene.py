@@ -26,7 +26,7 @@ from runtime.settings import Settings
 from serving.wait import wait
 from tests.faults.journal import JournalledWriter, Made, shop_prefixes, shop_records
 from tests.faults.places import Checked, Checker, Tolerated
-from tests.faults.prober import Prober
+from tests.faults.prober import QUERIES, Prober
 from tests.faults.report import Report, kill
 from tests.services import ROOT, batch, query, start, until
 
@@ -126,6 +126,12 @@ class Scene:
         found = supervise.states(self.settings).get(name, {}).get("pid")
         return int(found) if found else None
 
+    def kill_at_work(self, name: str, at_most: float) -> None:
+        """SIGKILL a service ``at_most`` seconds after it has begun to work."""
+        await_ready(self.settings, name, READY_SECONDS)
+        self.somewhen(at_most)
+        self.kill(name)
+
     def kill(self, name: str, then: bool = True) -> None:
         """SIGKILL the process of a service; with ``then`` wait until the supervisor has started it again."""
         until(lambda: self.pid(name) is not None, 60, f"{name} runs")
@@ -221,22 +227,39 @@ class Scene:
         assert checked.findings == [], str(checked)
         return checked
 
-    def events_at_most(self) -> int:
-        """How many events there can be: what Kafka has acknowledged of them; no limit while it does not answer."""
+    def acknowledged_events(self) -> int | None:
+        """How many offsets Kafka has acknowledged in the log of events; None while it does not answer."""
         try:
             ends = acknowledged_offsets(self.settings, ["changelog.event"])
         except AnabranchError:
-            return sys.maxsize
+            return None
         return sum(ends["changelog.event"].values())
+
+    def events_at_most(self) -> Callable[[], int]:
+        """How many events there can be at a time: those that the views have now, if they have all, and what Kafka has
+        acknowledged since; where the views lag, what it has acknowledged in all. No limit while it does not answer."""
+        begun = self.acknowledged_events() or 0
+        try:
+            wait(self.settings, timeout_seconds=20 if self.quiet else 0)
+            more = begun - int(query(self.settings, QUERIES["traffic"])[0][0])
+        except AnabranchError:
+            more = 0
+
+        def at_most() -> int:
+            now = self.acknowledged_events()
+            return sys.maxsize if now is None else now - more
+
+        return at_most
 
     @contextmanager
     def probed(self, may_refuse: bool = False) -> Iterator[Prober]:
         """A reader asks all the time. No answer may be false; none may be refused, unless ``may_refuse`` says that
         what answers is away."""
-        with Prober(self.settings, self.events_at_most) as prober:
+        with Prober(self.settings, self.events_at_most()) as prober:
             yield prober
         self.report.queries += len(prober.answers)
         self.report.refused_queries += len(prober.refused)
+        assert prober.lived, "the reader did not ask to the end"
         assert prober.lies == []
         assert any(answer.number is not None for answer in prober.answers), "no query was answered at all"
         if not may_refuse:

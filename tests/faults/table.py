@@ -41,7 +41,8 @@ def row(line: dict[str, Any]) -> str:
     """A line of the table. A case that did not pass says so first."""
     queries = f"{line['queries']:,} ({line['refused_queries']})" if line["queries"] else ""
     name = f"`{line['name']}`" if line["outcome"] == "passed" else f"**{line['outcome']}** `{line['name']}`"
-    note = f" *{line['note']}*" if line["note"] else ""
+    notes = [note for note in (line["note"], *(f"failed before: {note}" for note in line["failed_before"])) if note]
+    note = f" *{'; '.join(notes)}*" if notes else ""
     recovery = "" if line["recovery_seconds"] is None else f"{line['recovery_seconds']:.1f} s"
     cells = [
         name, *(text(line[key]) for key in ("kills", "records", "lost", "doubled", "altered")), queries, recovery,

@@ -84,6 +84,13 @@ def test_a_record_that_kafka_lost_doubled_or_altered_is_named(offset: int) -> No
     assert f"@{offset}" in altered[0].record
 
 
+def test_a_place_that_kafka_gave_away_after_it_had_acknowledged_a_record_is_named() -> None:
+    journal, log = whole()
+    journal.displaced.append(((ORDER, 0, 4), 3))
+    (found,) = c.check_kafka(journal, log, {})
+    assert (found.where, found.what) == (c.KAFKA, c.LOST)
+
+
 def test_what_was_unknown_may_be_there_once_and_not_twice() -> None:
     journal, log = whole()
     assert what(c.check_kafka(journal, [*log, log[5]._replace(offset=6)], {})) == [(c.KAFKA, c.DOUBLED)]

@@ -15,15 +15,21 @@ pytestmark = pytest.mark.unit
 
 def line(name: str, outcome: str = "passed", **more: Any) -> dict[str, Any]:
     made = report.Report(name, f"What {name} does.", kills=3, records=12_000, lost=0, doubled=0, altered=0)
-    told = {**made.__dict__, "outcome": outcome, "at": "2026-11-22T05:00:00+00:00", **more}
+    told = {**made.__dict__, "outcome": outcome, "at": "2026-11-22T05:00:00+00:00", "failed_before": [], **more}
     return {key: value for key, value in told.items() if key not in ("began", "last_act")}
 
 
 def test_the_newest_line_of_a_case_counts(tmp_path: Path) -> None:
     lines = tmp_path / "faults.jsonl"
     assert report.newest_lines(lines) == []
-    lines.write_text("".join(json.dumps({"name": name, "kills": n}) + "\n" for n, name in enumerate("aba")))
-    assert [(one["name"], one["kills"]) for one in report.newest_lines(lines)] == [("a", 2), ("b", 1)]
+    noted = [line("a", "failed", note="lost"), line("b"), line("a", "failed", note="again"), line("a", kills=7)]
+    lines.write_text("".join(json.dumps(one) + "\n" for one in noted))
+    newest = report.newest_lines(lines)
+    assert [(one["name"], one["kills"], one["failed_before"]) for one in newest] == [
+        ("a", 7, ["lost", "again"]),
+        ("b", 3, []),
+    ]
+    assert "*failed before: lost; failed before: again*" in page(newest)
 
 
 def test_a_failure_is_shown() -> None:

@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import KafkaError, Message, Producer, TopicPartition
 
 from changelog.envelope import Entity
 from changelog.erased import Erased
@@ -24,6 +24,7 @@ from changelog.said import Said
 from changelog.sources.cdc import capture, events, stream
 from changelog.sources.cdc.mapper import BAD_TOPIC, PARTS, Mapper, Mark, Name, bad_key
 from changelog.topics import MAX_RECORD_BYTES, offsets_at, start_offsets
+from changelog.transactions import TIMEOUT, answering, send_offsets
 from runtime import faults
 from runtime.errors import RetentionError, TerminalError, TransientError
 from runtime.heartbeat import Heartbeat
@@ -32,7 +33,6 @@ from runtime.settings import Settings
 
 log = logging.getLogger("cdc")
 
-TIMEOUT = 60.0
 TAKE = 5_000
 """So many records of the stream are taken at most for one transaction."""
 
@@ -101,7 +101,8 @@ class Capture:
             "message.max.bytes": MAX_RECORD_BYTES, "queue.buffering.max.kbytes": 262_144,
             "transaction.timeout.ms": 300_000,
         })  # fmt: skip
-        self._answering(self._producer.init_transactions, TIMEOUT)  # ends what a killed one has left open
+        with answering(self._settings):
+            self._producer.init_transactions(TIMEOUT)  # ends what a killed one has left open
         self._watched = Watched(settings)
         self._erased = self._watched.now()
         self._said = Said(settings, settings.home / "cdc" / "said", tuple(PARTS), self._erased)
@@ -186,7 +187,8 @@ class Capture:
 
     def _produce(self, record: Record) -> None:
         if not self._pending:
-            self._answering(self._producer.begin_transaction)
+            with answering(self._settings):
+                self._producer.begin_transaction()
         self._pending += 1
         while True:
             try:
@@ -201,7 +203,8 @@ class Capture:
         if self._mapper.mark is None and not self._pending:
             return
         if not self._pending:
-            self._answering(self._producer.begin_transaction)
+            with answering(self._settings):
+                self._producer.begin_transaction()
         mark = "" if self._mapper.mark is None else self._mapper.mark.to_json()
         self._commit([TopicPartition(stream.TOPIC, 0, self._mapper.safe(self._position), mark)])
         self._saved, self._saved_at = self._position, time.monotonic()
@@ -209,9 +212,11 @@ class Capture:
     def _commit(self, offsets: list[TopicPartition]) -> None:
         faults.point("cdc.produced")
         if offsets:
-            self._answering(self._producer.send_offsets_to_transaction, offsets, self._reader.group(), TIMEOUT)
+            with answering(self._settings):
+                send_offsets(self._producer, offsets, self._reader.group())
         faults.point("cdc.before-commit")
-        self._answering(self._producer.commit_transaction, TIMEOUT)
+        with answering(self._settings):
+            self._producer.commit_transaction(TIMEOUT)
         faults.point("cdc.after-commit")
         self._counts["written"] += self._pending
         self._pending = 0
@@ -257,13 +262,6 @@ class Capture:
                         f"the offset of {stream.GROUP} is lost, and the log has entities of the shop; {REMEDY}"
                     )
         return first, None
-
-    def _answering(self, call: Any, *arguments: Any) -> Any:
-        """A call to Kafka, whose errors become ours."""
-        try:
-            return call(*arguments)
-        except KafkaException as error:
-            raise TransientError(f"Kafka at {self._settings.kafka.bootstrap} did not take part: {error}") from error
 
     def detail(self) -> dict[str, Any]:
         """What the heartbeat says: ``committed``, the position; counts since the start; what is known of the stream."""
