@@ -169,7 +169,7 @@ class Archiver:
 
     @staticmethod
     def _judge(error: KafkaError) -> None:
-        if error.fatal() or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+        if is_fatal(error) or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise TransientError(f"Kafka: {error}")
         log.warning("Kafka: %s", error)
 
@@ -221,7 +221,7 @@ class Archiver:
         except KafkaException as error:
             # a member that was away too long: whoever has the partition now stores these records again
             log.warning("%s/%d: not committed (%s)", topic, partition, error)
-            if error.args[0].retriable():
+            if error.args[0].retriable() or is_fatal(error.args[0]):
                 raise TransientError(f"{topic}/{partition}: the commit was not taken: {error}") from error
             return
         self._committed.setdefault(topic, {})[str(partition)] = batch.next
@@ -274,6 +274,12 @@ class Archiver:
     def _detail(self) -> dict[str, Any]:
         known = {"committed": self._committed} if self._committed else {}
         return {**known, **self._stored, "held": sum(b.size for b in self._batches.values())}
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether a consumer does nothing any more and another one has to be made: it was fenced, for instance, by the name
+    that it had in the group before the broker died. The client's own ``fatal()`` knows only errors that come alone."""
+    return error.fatal() or error.code() == KafkaError._FATAL
 
 
 def readable_until(data: bytes, name: str) -> int:
