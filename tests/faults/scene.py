@@ -73,7 +73,7 @@ class Scene:
         self.random = random.Random(seed * 10 + turn)
         self._lake = lake
         self._numbers = 0
-        self._spawned: list[subprocess.Popen[str]] = []
+        self._spawned: dict[subprocess.Popen[str], Path] = {}
 
     @property
     def spark(self) -> SparkSession:
@@ -290,8 +290,12 @@ class Scene:
                 cwd=ROOT, env={**os.environ, **environment}, text=True, stdout=file, stderr=subprocess.STDOUT,
                 start_new_session=True,
             )  # fmt: skip
-        self._spawned.append(process)
+        self._spawned[process] = log
         return process
+
+    def said(self, process: "subprocess.Popen[str]") -> str:
+        """What a command that was spawned has said so far."""
+        return self._spawned[process].read_text()
 
     def close(self) -> None:
         """End what a case that failed has left of what it spawned. A second call does nothing."""

@@ -53,9 +53,10 @@ def archiver_rebalanced(scene: Scene) -> None:
     """A second archiver joins, the first is killed, comes back, and then the second is killed."""
     with scene.load(2000, rate=60):
         second = scene.spawn(module=ARCHIVER)
-        scene.somewhen(4)
+        until(lambda: " records, " in scene.said(second), 60, "the second one stores its share")
         scene.kill("archiver")
         scene.somewhen(4)
+        assert second.poll() is None, "the second archiver has ended by itself"
         kill(second.pid)
         second.wait(60)
     scene.check(STORED_TWICE)

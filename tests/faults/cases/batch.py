@@ -17,7 +17,8 @@ def batch_killed_at_random(scene: Scene) -> None:
     scene.feed(500)
     for number in range(5):
         process = scene.spawn("--full", module="batch.run")
-        scene.somewhen(30) if number else scene.pause(12)  # a driver takes ten seconds to start
+        scene.pause(8 + 5 * number)  # a driver takes ten seconds to start, and some thirty for all
+        assert process.poll() is None, "the run was over before it was killed"
         kill_tree(process.pid)
         process.wait()
     scene.check()
@@ -32,6 +33,7 @@ def batch_overlapping(scene: Scene) -> None:
         both = [scene.spawn("--run-id", "overlapping", module="batch.run") for _ in range(2)]
         scene.pause(15)
         scene.somewhen(8)
+        assert [one.poll() for one in both] == [None, None], "both should be at work"
         kill_tree(both[0].pid)
         finish(both)
         run("batch", "--run-id", "overlapping")
@@ -89,6 +91,7 @@ def publication_raced_by_publication(scene: Scene) -> None:
         *(scene.spawn("publish", name) for name in runs),
     ]
     statuses = finish(racing)
+    assert -9 in statuses[:2], f"none was killed: {statuses}"
     scene.report.kills += statuses.count(-9)
     scene.report.acted()
     run("publish")

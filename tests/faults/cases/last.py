@@ -16,17 +16,21 @@ from tests.faults.cases.speed import age, begin_anew
 from tests.faults.catalogue import fault
 from tests.faults.places import Objects, rows_of_view
 from tests.faults.scene import Scene
+from tests.faults.test_kills import assert_alerts_sent_once
 from tests.oracle import LogRecord
-from tests.services import READ, read_log, run, status, until
+from tests.services import READ, assert_derived, read_log, run, status, until
 
 
 @fault("platform.verified", alone=True)
 def verified(scene: Scene) -> None:
-    """No fault: after all cases before, the whole is folded anew, verified by `anabranch verify`, and checked."""
+    """No fault: after all cases before, the whole is folded anew, verified by `anabranch verify`, and checked; derived
+    topics and alerts have everything once."""
     run("batch", "--full")
     report = json.loads(run("verify", "--json"))
     assert report["differences"] == []
     checked = scene.check()
+    assert_derived(scene.settings)
+    assert_alerts_sent_once(scene.settings)
     counted = {kind: number for kind, number in report["records"].items() if kind != "empty"}
     assert counted == checked.kinds, "good and bad are all, and verify counts them as plain code does"
     scene.report.told(", ".join(f"{number} {kind}" for kind, number in sorted(checked.kinds.items())))

@@ -41,7 +41,8 @@ def topic_unrelated(scene: Scene) -> None:
     names = ("changelog.unrelated", "unrelated")
     pids = {name: scene.pid(name) for name in OURS}
     with scene.load(600, rate=100):
-        for future in admin(scene.settings).create_topics([NewTopic(name, 3, 1) for name in names]).values():
+        client = admin(scene.settings)
+        for future in client.create_topics([NewTopic(name, 3, 1) for name in names]).values():
             future.result(30)
         producer = Producer({"bootstrap.servers": scene.settings.kafka.bootstrap})
         for name in names:

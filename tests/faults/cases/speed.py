@@ -96,8 +96,8 @@ def replayed_after_maintenance(scene: Scene) -> None:
 def killed_at_random(scene: Scene) -> None:
     """The driver is killed eight times while records come, at whatever it is doing: starting, folding, committing."""
     with scene.load(2500, rate=50):
-        for _ in range(8):
-            scene.kill("speed")
+        for number in range(8):
+            scene.kill_at_work("speed", 6) if number % 2 else scene.kill("speed")
             scene.somewhen(9)
     scene.check()
     assert query(scene.settings, DOUBLED_EPOCHS) == [[0]]
