@@ -8,7 +8,7 @@ from typing import Any
 from batch.backlog import least, served_vectors
 from changelog.classify import BAD
 from changelog.positions import Vector
-from changelog.topics import end_offsets
+from changelog.topics import LOST_TAIL, end_offsets
 from runtime import ops
 from runtime.errors import QualityError
 from runtime.settings import ENTITIES, Settings, topic_of
@@ -117,8 +117,7 @@ def beyond(coverages: Sequence[Coverage], ends: Vector) -> list[str]:
         if one.end > end:
             found.append(
                 f"{one.table}, partition {one.partition}: archived up to {one.end}, but {topics[one.table]} ends at "
-                f"{end} in Kafka. The topic was made anew or its broker has lost acknowledged records: restore "
-                "the topic, or begin a new home and fill its topics by replay"
+                f"{end} in Kafka: {LOST_TAIL}"
             )
     return found
 

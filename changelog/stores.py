@@ -4,6 +4,9 @@ from pathlib import Path
 
 import lmdb
 
+DAMAGE = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError, lmdb.PanicError)
+"""What a store raises in which pages are not what they were."""
+
 
 def is_whole(path: Path) -> bool:
     """Whether the file of the store at ``path`` is as long as it says: one that a power cut or a full disk cut off

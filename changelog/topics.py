@@ -214,6 +214,24 @@ def offsets(
     return vector
 
 
+LOST_TAIL = (
+    "the topic was made anew or its broker has lost acknowledged records: restore the topic, or begin a new home and "
+    "fill its topics by replay"
+)
+
+
+def check_not_beyond(who: str, positions: Vector, ends: Vector) -> None:
+    """Raise ContractError if a position lies behind the end of the log: other records will have its offsets."""
+    beyond = [
+        f"{topic}/{partition} up to {offset}, and it ends at {ends[topic][partition]}"
+        for topic, partitions in sorted(positions.items())
+        for partition, offset in sorted(partitions.items())
+        if offset > ends[topic][partition]
+    ]
+    if beyond:
+        raise ContractError(f"{who} has read {', '.join(beyond)}: {LOST_TAIL}")
+
+
 def offsets_at(bootstrap: str, topic: str, partition: int, time: datetime) -> int:
     """The first offset appended at or after ``time``; the end of the log if there is none."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "anabranch-lookup"})

@@ -84,6 +84,8 @@ def kafka_properties(
         "num.network.threads": "2",
         "num.io.threads": "4",
         "log.cleaner.dedupe.buffer.size": "16777216",
+        # what one broker alone has acknowledged has to outlast a power cut; several keep it for each other
+        **({"log.flush.interval.messages": "1"} if kafka.replication_factor == 1 else {}),
     }
 
 

@@ -34,9 +34,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from changelog.erased import Erased
 from changelog.erasures import REFRESH_SECONDS, last_number, recorded
 from changelog.positions import to_json
-from changelog.topics import check_topics, start_offsets
+from changelog.stores import DAMAGE
+from changelog.topics import acknowledged_offsets, check_not_beyond, check_topics, start_offsets
 from runtime import faults
-from runtime.errors import ArchiveBehindError, LostStateError, TransientError
+from runtime.errors import ArchiveBehindError, ContractError, LostStateError, TransientError
 from runtime.heartbeat import Heartbeat
 from runtime.ops import Connection, connect
 from runtime.service import serve
@@ -64,8 +65,11 @@ PIPELINE = "main"
 CONTRACT_CHECK_SECONDS = 30.0
 WAIT_SECONDS = 2.0
 
-DAMAGED = re.compile(r"lmdb\.(Corrupted|PageNotFound|Invalid|Panic)Error")
-"""What a store says in which pages are not what they were."""
+DAMAGED = re.compile(rf"lmdb\.({'|'.join(error.__name__ for error in DAMAGE)})")
+"""What a worker says of a store in which pages are not what they were."""
+
+TERMINAL = re.compile(r"runtime\.errors\.ContractError: (.+)")
+"""What a worker says of what trying again cannot help."""
 
 STREAM_CONF = {
     "spark.sql.shuffle.partitions": "2",
@@ -146,6 +150,7 @@ def _prepared(spark: SparkSession, settings: Settings, ops: Connection, folds: "
         log.warning("generation %d begins by itself (%s)", generation.number, lost.cause)
         faults.point("speed.renewed")
         position = generation.start
+    check_not_beyond(f"generation {generation.number}", position, acknowledged_offsets(settings))
     for earlier in generation.identities(settings).parent.glob("[0-9]*"):
         if int(earlier.name) < generation.number:  # it never runs again
             shutil.rmtree(earlier)
@@ -188,6 +193,8 @@ def work(
             log.warning("a store of generation %d is damaged; all of them are put away", generation.number)
             shutil.rmtree(histories)
             shutil.rmtree(generation.identities(settings), ignore_errors=True)
+        elif said := TERMINAL.search(str(error)):
+            raise ContractError(said[1]) from error
         if failures:
             raise TransientError(str(failures[0])) from error
         raise

@@ -6,6 +6,7 @@ What Kafka still has the workers read there themselves (``changelog.refill``).
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from changelog.identities import SLACK_SECONDS, Identities, identities
 from changelog.positions import Vector
 from changelog.reader import Reader
 from changelog.refill import rows_of
-from changelog.stores import is_whole
+from changelog.stores import DAMAGE, is_whole
 from changelog.topics import end_offsets, offsets_at
 from runtime.errors import RetentionError, TransientError
 from runtime.ops import Connection
@@ -93,16 +94,14 @@ def fill_identities(
 
 
 def _known(path: Path, horizon_seconds: int) -> int:
-    """Up to which offset the store at ``path`` knows the log."""
-    if not is_whole(path):
-        shutil.rmtree(path)
+    """Up to which offset the store at ``path`` knows the log. One that is damaged is taken away."""
     if not path.exists():
         return 0
-    store = Identities(path, horizon_seconds)
-    try:
-        return store.next() or 0
-    finally:
-        store.close()
+    if is_whole(path):
+        with suppress(*DAMAGE), closing(Identities(path, horizon_seconds)) as store:
+            return store.next() or 0
+    shutil.rmtree(path)
+    return 0
 
 
 def _lack(

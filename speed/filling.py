@@ -110,11 +110,11 @@ def _filler(
 
 def known_until(directory: Path, views: Sequence[Matches], checkpoint: Path, generation: Generation) -> datetime:
     """Up to when the log was known by the end of the last epoch that is done: what comes of later ones, and of that
-    which a crash interrupted, comes later."""
+    which a crash interrupted, comes later, as far as clocks of brokers agree."""
     _, position = last_epoch(checkpoint, generation.start)
     times = []
     for partition in next(iter(position.values())):
         there = Store(directory / str(partition), views)
         times += [there.time(topic, position[topic][partition]) for topic in topics_of(views)]
         there.close()
-    return datetime.fromtimestamp(min(times) / SECOND, UTC)
+    return datetime.fromtimestamp(max(0.0, min(times) / SECOND - CLOCK_SLACK), UTC)

@@ -22,9 +22,9 @@ import orjson
 import pyarrow as pa
 
 from changelog.positions import Vector
-from changelog.stores import is_whole
+from changelog.stores import DAMAGE, is_whole
 from runtime import faults
-from runtime.errors import ContractError
+from runtime.errors import ContractError, LostStateError
 from views.matching import (
     CLOCK_SLACK,
     MATCHED,
@@ -301,7 +301,7 @@ def look(
     """What ``mapInArrow`` runs: ``kafka_partition``, ``records`` (what :func:`views.matching.side_record` makes), a row
     for each partition → the epoch's matches, ``MATCHED_DDL``.
 
-    Raises ContractError if a store has not seen the epoch before this one.
+    Raises LostStateError if a store has not seen the epoch before this one.
     """
 
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -320,11 +320,12 @@ def look(
 
 
 def check(there: Store, done: int, path: Path) -> None:
-    """Raise ContractError unless the last epoch in a store is ``done``, or the one after it, which was interrupted."""
+    """Raise LostStateError unless the last epoch in a store is ``done``, or the one after it, which was interrupted."""
     if there.epoch() not in (done, done + 1):
-        raise ContractError(
+        raise LostStateError(
+            "histories",
             f"{path}: the histories of guests stand at epoch {there.epoch()}, the checkpoint at {done}: they were lost "
-            "or put back; begin a new generation: anabranch generation new"
+            "or put back",
         )
 
 
@@ -332,11 +333,14 @@ def standing(path: Path, views: Sequence[Matches]) -> int | None:
     """The last epoch in the store at ``path``, which nobody has open in this process; None if it is lost."""
     if not is_whole(path):
         return None
-    there = Store(path, views)
     try:
-        return there.epoch()
-    finally:
-        there.close()
+        there = Store(path, views)
+        try:
+            return there.epoch()
+        finally:
+            there.close()
+    except DAMAGE:
+        return None
 
 
 def sizes(directory: Path, views: Sequence[Matches]) -> dict[str, object]:

@@ -17,7 +17,7 @@ from threading import Event
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
 from changelog.archive.secor import hour_of, object_name, pack_key, read_object
@@ -26,7 +26,7 @@ from changelog.archive.store import ArchiveStore
 from changelog.erased import ERASED_VALUE
 from changelog.erasures import Watched
 from changelog.positions import Vector
-from changelog.topics import admin, check_topics, offsets, topic_ids
+from changelog.topics import admin, check_not_beyond, check_topics, offsets, topic_ids
 from runtime import faults
 from runtime.errors import ArchiveError, ContractError, TransientError
 from runtime.heartbeat import Heartbeat
@@ -179,7 +179,9 @@ class Archiver:
 
     def _adopt(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Note what was committed of the partitions in earlier lives, so that it is told from the beginning."""
+        ends = offsets(self._settings, OffsetSpec.latest(), None, self._admin, IsolationLevel.READ_UNCOMMITTED)
         for place in consumer.committed(partitions, timeout=30):
+            check_not_beyond("the archiver", {place.topic: {place.partition: place.offset}}, ends)
             if place.offset >= 0:
                 self._committed.setdefault(place.topic, {})[str(place.partition)] = place.offset
             self._reached[place.topic, place.partition] = max(place.offset, 0)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from changelog.topics import MAX_RECORD_BYTES
+from changelog.topics import MAX_RECORD_BYTES, check_not_beyond
+from runtime.errors import ContractError
 from runtime.settings import ENTITIES, Settings, entity_of, topic_of
 
 pytestmark = pytest.mark.unit
@@ -21,3 +22,10 @@ def test_every_entity_has_its_topic() -> None:
 
 def test_a_topic_takes_records_of_sixteen_megabytes() -> None:
     assert MAX_RECORD_BYTES == 16 * 1024 * 1024
+
+
+def test_who_has_read_further_than_the_log_goes_is_stopped() -> None:
+    ends = {"changelog.order": {0: 10, 1: 7}}
+    check_not_beyond("somebody", {"changelog.order": {0: 10, 1: 0}}, ends)
+    with pytest.raises(ContractError, match=r"somebody has read changelog\.order/1 up to 8, and it ends at 7"):
+        check_not_beyond("somebody", {"changelog.order": {0: 10, 1: 8}}, ends)

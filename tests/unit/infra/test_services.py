@@ -107,6 +107,10 @@ def test_the_core_is_the_full_platform_without_airflow_and_capture(
     assert core == [by_name[name] for name in CORE]
 
 
+def test_what_one_broker_alone_acknowledges_is_on_disk(config: dict[str, str]) -> None:
+    assert properties(config["config/kafka/server.properties"])["log.flush.interval.messages"] == "1"
+
+
 def test_every_service_listens_on_loopback_only(by_name: dict[str, Service], config: dict[str, str]) -> None:
     assert "listen_addresses=127.0.0.1" in by_name["postgres"].command
     assert "unix_socket_directories=" in by_name["postgres"].command

@@ -12,7 +12,7 @@ from runtime.errors import ArchiveBehindError, ContractError, LostStateError
 from runtime.settings import Settings
 from speed.checkpoint import Stand, damaged, remove, stand
 from speed.generation import CHECKPOINT, EPOCHS, HISTORIES, RETENTION, Generation, refuse_gap
-from speed.history import Store
+from speed.history import Store, standing
 from speed.state import check_agreement, check_retention, check_state, mend
 from views.matching import matching
 from views.registry import views_of
@@ -229,6 +229,17 @@ def test_histories_that_are_gone_or_cut_off_are_lost(settings: Settings, generat
     data.unlink()
     with pytest.raises(LostStateError):
         check_state(settings, generation, 2, VIEWS, START)
+
+
+def test_a_store_of_which_a_page_is_damaged_is_lost_or_can_be_read(settings: Settings, generation: Generation) -> None:
+    histories(settings, generation, 2)
+    path = generation.histories(settings) / "1"
+    whole, found = (path / "data.mdb").read_bytes(), set()
+    for at in range(2 * 4096, len(whole), 4096):
+        (path / "data.mdb").write_bytes(whole[:at] + bytes(4096) + whole[at + 4096 :])
+        found.add(standing(path, VIEWS))
+    assert None in found
+    assert found <= {None, 2}
 
 
 @pytest.mark.parametrize("size", [0, 100, 4096, 8192, 20_000])
