@@ -208,9 +208,7 @@ class Archiver:
         nothing is lost."""
         topic, partition = place
         batch = self._batches[place]
-        for number, (hour, records) in enumerate(sorted(batch.hours.items())):
-            if number:
-                faults.point("archiver.after-first-object")
+        for hour, records in sorted(batch.hours.items()):
             faults.point("archiver.before-upload")
             self._store_hour(topic, partition, hour, batch.start, records)
         if batch.empty:
@@ -249,7 +247,7 @@ class Archiver:
                     "%s: %d records, %d-%d, %d bytes", name, len(records), records[0][0], records[-1][0], len(data)
                 )
                 return
-            last = readable_until(self._patiently(lambda: self._store.get(name)), name)  # noqa: B023
+            last = self._readable_until(name)
             if last >= records[0][0]:
                 log.info("%s is there up to offset %d; going on after it", name, last)
                 records = [record for record in records if record[0] > last]
@@ -258,6 +256,16 @@ class Archiver:
                 raise ArchiveError(f"{name} is there and gives no offset from {records[0][0]} on; move it away")
             else:
                 start -= 1
+
+    def _readable_until(self, name: str) -> int:
+        """The last offset that an object gives; -1 if none, also where the store answers and cannot give the object."""
+        try:
+            data = self._patiently(lambda: self._store.get(name))
+        except TransientError as error:
+            self._patiently(self._store.look)
+            log.warning("%s cannot be read (%s); what it has is stored beside it", name, error)
+            return -1
+        return readable_until(data, name)
 
     def _patiently(self, call: Any) -> Any:
         """Call until the object store answers. The consumer is kept alive meanwhile by its own thread, for a time."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
+from botocore.exceptions import BotoCoreError, ClientError
 from pyspark.sql import DataFrame, SparkSession
 
 from changelog.archive.ranges import Ranges
@@ -120,7 +121,9 @@ def _topic_partition(
                     if len(buffer.records) == _ROWS:
                         yield buffer.batch()
             about.append({**row, "kind": OBJECT, "kafka_offset": last, "identifier": str(records)})
-        except ArchiveError as error:
+        except (ArchiveError, BotoCoreError, ClientError) as error:
+            if not isinstance(error, ArchiveError):
+                archive.look()  # a store that is away fails the job: this is about one object of one that answers
             about.append({**row, "kind": BROKEN, "kafka_offset": last, "reason": str(error)})
     if buffer.records:
         yield buffer.batch()

@@ -1,6 +1,7 @@
 """Objects of the raw archive in an S3 store."""
 
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,9 @@ from runtime.settings import ObjectStore
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
+
+
+log = logging.getLogger("archive")
 
 
 class ArchiveObject(NamedTuple):
@@ -65,6 +69,10 @@ class ArchiveStore:
                 raise TransientError(f"{key} changed after it was listed; run this again") from error
             raise
 
+    def look(self) -> None:
+        """Raise botocore's error unless the store answers."""
+        self._client.list_objects_v2(Bucket=self._bucket, MaxKeys=1)
+
     def replace(self, key: str, data: bytes) -> str:
         """Put an object in the place of the one of this name. Returns its etag, as a listing tells it."""
         return self._client.put_object(Bucket=self._bucket, Key=key, Body=data)["ETag"]
@@ -93,7 +101,10 @@ class ArchiveStore:
         for name in names:
             since, end = (int(part) for part in name.rpartition("/")[2].removesuffix(".json").split("_")[1:])
             if since <= last and end > first:
-                found += map(tuple, json.loads(self.get(name)))
+                try:
+                    found += map(tuple, json.loads(self.get(name)))
+                except ValueError as error:  # what it said is not known then, and looks like a gap
+                    log.warning("%s is damaged (%s); move it away", name, error)
         return [(start, stop) for start, stop in found if start <= last and stop >= first]
 
     def _empty(self, topic: str) -> str:

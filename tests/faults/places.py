@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import ClientError
 from trino.types import NamedRowTuple
 
 from changelog.archive.secor import partition_of, read_object
@@ -82,7 +83,11 @@ class Objects:
 
         def read(topic: str, key: str, etag: str) -> None:
             if (key, etag) not in self._read:
-                self._read[key, etag] = list(stored(topic, key, self.get(key)))
+                try:
+                    data = self.get(key)
+                except ClientError:
+                    data = b""  # its records are missing then
+                self._read[key, etag] = list(stored(topic, key, data))
 
         there = [(topic, key, etag) for topic in topics for key, etag in self.listed(topic).items()]
         with ThreadPoolExecutor(16) as pool:

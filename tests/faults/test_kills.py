@@ -147,7 +147,7 @@ def last_generation(settings: Settings) -> int:
 
 
 @pytest.mark.parametrize(
-    "point", points("archiver.before-commit", "archiver.before-upload", "archiver.before-commit#3")
+    "point", points("archiver.before-commit", "archiver.before-upload#2", "archiver.before-commit#3")
 )
 def test_the_archiver_dies_between_upload_and_offset_commit(platform: Settings, point: str) -> None:
     """What is stored and not committed is consumed again, found in the store, and stored no second time."""

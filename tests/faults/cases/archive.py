@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 from batch.ingest import ingest
 from changelog.archive.secor import start_of
+from infra.services import data
 from tests.faults.catalogue import fault
 from tests.faults.checker import DOUBLED, LOST, RAW
 from tests.faults.places import Objects
@@ -117,6 +118,24 @@ def objects_truncated(scene: Scene) -> None:
         scene.check(frozenset({(RAW, LOST)}))
     scene.report.acted()
     scene.batch()
+    scene.check()
+
+
+@fault("objects.rotten")
+def objects_rotten(scene: Scene) -> None:
+    """Bytes of objects change on the disk beneath the object store, before they are ingested: what the store no longer
+    gives is taken from Kafka."""
+    with fresh_objects(scene) as (objects, made, _):
+        rotten = list(made)[::2]
+        for key in rotten:
+            (path,) = (data(scene.settings, "minio") / objects.bucket / key).glob("**/xl.meta")
+            content = bytearray(path.read_bytes())
+            content[-40] ^= 0xFF
+            path.write_bytes(content)
+        scene.report.told(f"{len(rotten)} of {len(made)} objects")
+        scene.report.acted()
+        scene.batch()
+        scene.check(frozenset({(RAW, LOST)}))
     scene.check()
 
 

@@ -4,6 +4,7 @@ import json
 import threading
 
 from batch.plan import Plan
+from tests.faults.cases.speed import maintain_without_mercy
 from tests.faults.catalogue import fault
 from tests.faults.places import rows_of_view
 from tests.faults.report import kill_tree
@@ -23,6 +24,19 @@ def batch_killed_at_random(scene: Scene) -> None:
         process.wait()
     scene.check()
     run("batch", "--full")
+    scene.check()
+
+
+@fault("maintenance.killed")
+def maintenance_killed(scene: Scene) -> None:
+    """Maintenance is killed after it has retired what is old and before it expires anything, while records come; run
+    again it ends, and what is served stays right."""
+    with scene.load(1500, rate=30):
+        for point in ("maintenance.retired", "maintenance.before-expiry"):
+            scene.run_until_killed("batch.maintenance", point)
+        maintain_without_mercy(scene)
+    scene.check()
+    scene.batch()
     scene.check()
 
 
