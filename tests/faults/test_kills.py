@@ -184,7 +184,8 @@ def test_ingest_dies_before_and_between_its_commits(platform: Settings, point: s
     assert_exact(platform)
 
 
-@pytest.mark.parametrize("point", points("build.between-views", "build.before-write"))
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["build.between-views", "build.before-write"])
 def test_build_dies_and_what_it_left_counts_for_nothing(platform: Settings, point: str) -> None:
     run_until_killed("batch.run", point, "--run-id", "interrupted")
     assert served(platform).difference(expected(platform)) == ""

@@ -19,7 +19,7 @@ from speed.generation import resume
 from tests.services import assert_exact, assert_verified, batch, feed, query, run
 from views.registry import all_views
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SOLD = "SELECT quantity, revenue FROM serving.product_sales WHERE sku = 'bulk'"
 SPENT = "SELECT sum(total_spend) FROM serving.guest_spend WHERE guest_ref LIKE 'bulk-%'"

@@ -74,6 +74,7 @@ def republished(settings: Settings) -> set[str]:
     return {identifier for identifier in identifiers if ":republished:" in identifier}
 
 
+@pytest.mark.slow
 def test_what_the_log_refuses_is_no_drift(capture: Settings) -> None:
     with connected(capture) as shop:
         row = shop.execute("SELECT max(id) FROM orders WHERE currency IS NOT NULL").fetchone()

@@ -72,6 +72,7 @@ def test_a_comparison_names_the_rows_that_differ(platform: Settings, lake: Spark
         connection.execute("DELETE FROM runs WHERE run_id = 'claims'")
 
 
+@pytest.mark.slow
 def test_history_from_any_position_is_folded_elsewhere_and_nothing_served_changes(platform: Settings) -> None:
     before = query(platform, "SELECT view, publication FROM serving.boundary ORDER BY view")
     middle = {

@@ -139,7 +139,7 @@ def objects_rotten(scene: Scene) -> None:
     scene.check()
 
 
-@fault("objects.deleted", quick=True)
+@fault("objects.deleted")
 def objects_deleted(scene: Scene) -> None:
     """Half of the objects vanish before they are ingested: ingest takes what they held from Kafka."""
     with fresh_objects(scene) as (objects, made, _):
