@@ -33,6 +33,8 @@ from tests.services import ROOT, batch, query, start, until
 SERVICES = ("postgres", "kafka", "minio", "trino", "archiver", "derive", "speed", "commands")
 OURS = ("archiver", "derive", "speed", "commands")
 READY_SECONDS = 180
+MOST = 10_000_000
+"""Records of a load, more than any has time for."""
 
 
 @dataclass
@@ -102,16 +104,17 @@ class Scene:
         assert writer.failed == 0, f"Kafka did not take {writer.failed} records"
 
     @contextmanager
-    def load(self, records: int, rate: float) -> Iterator[Load]:
-        """A process that writes meanwhile, ``rate`` records a second and ``records`` at most; afterwards everything
-        that it has sent is acknowledged, unless it was killed."""
+    def load(self, rate: float) -> Iterator[Load]:
+        """A process that writes meanwhile, ``rate`` records a second, for as long as the case does something;
+        afterwards everything that it has sent is acknowledged, unless it was killed."""
         seed, path = self.fresh()
-        arguments = [str(path), "--seed", str(seed), "--records", str(records), "--rate", str(rate)]
+        arguments = [str(path), "--seed", str(seed), "--records", str(MOST), "--rate", str(rate)]
         load = Load(start(*arguments, module="tests.faults.journal"))
         try:
             until(lambda: path.exists() or load.is_over(), 30, "the writer writes")
             yield load
             if load.process.poll() != -signal.SIGKILL:
+                assert not load.is_over(), "the writer has ended before it was told to"
                 load.finish()
         finally:
             if load.process.poll() is None:
@@ -298,11 +301,14 @@ class Scene:
         return self._spawned[process].read_text()
 
     def close(self) -> None:
-        """End what a case that failed has left of what it spawned. A second call does nothing."""
+        """End what a case that failed has left of what it spawned, and start what it has left stopped. A second call
+        does nothing."""
         for process in self._spawned:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+        for name in SERVICES:
+            supervise.start_service(self.settings, name)
 
 
 def finish(processes: Sequence["subprocess.Popen[str]"], seconds: float = 400) -> list[int]:

@@ -178,7 +178,7 @@ class Soak:
         line = report.Report("soak", "")
         scene = Scene(self.settings, LOAD_SEED, line, self.checker, self.spark, quiet=False)
         deadline = time.monotonic() + 60 * minutes
-        with scene.load(int(self.rate * 60 * minutes), self.rate):
+        with scene.load(self.rate):
             number = 0
             while time.monotonic() < deadline and (case := self.chosen()) is not None:
                 self.step(case)

@@ -23,7 +23,7 @@ ARCHIVER = "changelog.archive.archiver"
 @fault("archiver.killed-at-random")
 def archiver_killed_at_random(scene: Scene) -> None:
     """The archiver is killed fifteen times while records come."""
-    with scene.load(2000, rate=60):
+    with scene.load(rate=60):
         for _ in range(15):
             scene.kill("archiver")
             scene.somewhen(3)
@@ -35,7 +35,7 @@ def archiver_killed_at_random(scene: Scene) -> None:
 @fault("archiver.zombie")
 def archiver_zombie(scene: Scene) -> None:
     """The archiver stands still for longer than its session lasts, another one takes over, then it wakes up."""
-    with scene.load(2400, rate=60):
+    with scene.load(rate=60):
         with scene.frozen("archiver"):
             other = scene.spawn(module=ARCHIVER)
             before = scene.archiver_position()
@@ -52,7 +52,7 @@ def archiver_zombie(scene: Scene) -> None:
 @fault("archiver.rebalanced")
 def archiver_rebalanced(scene: Scene) -> None:
     """A second archiver joins, the first is killed, comes back, and then the second is killed."""
-    with scene.load(2000, rate=60):
+    with scene.load(rate=60):
         second = scene.spawn(module=ARCHIVER)
         until(lambda: " records, " in scene.said(second), 60, "the second one stores its share")
         scene.kill("archiver")

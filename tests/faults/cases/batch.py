@@ -31,7 +31,7 @@ def batch_killed_at_random(scene: Scene) -> None:
 def maintenance_killed(scene: Scene) -> None:
     """Maintenance is killed after it has retired what is old and before it expires anything, while records come; run
     again it ends, and what is served stays right."""
-    with scene.load(1500, rate=30):
+    with scene.load(rate=30):
         for point in ("maintenance.retired", "maintenance.before-expiry"):
             scene.run_until_killed("batch.maintenance", point)
         maintain_without_mercy(scene)
@@ -43,7 +43,7 @@ def maintenance_killed(scene: Scene) -> None:
 @fault("batch.overlapping-under-one-name")
 def batch_overlapping(scene: Scene) -> None:
     """Two batch runs of one name work at once while records come, and one is killed; then it is run once more."""
-    with scene.load(1500, rate=40):
+    with scene.load(rate=40):
         both = [scene.spawn("--run-id", "overlapping", module="batch.run") for _ in range(2)]
         scene.pause(15)
         scene.somewhen(8)

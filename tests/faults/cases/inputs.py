@@ -102,7 +102,7 @@ def disorder(scene: Scene) -> None:
     clock that runs backwards; the speed driver is killed meanwhile."""
     prefix = own(scene)
     moments = [datetime.now(UTC) + timedelta(seconds=step) for step in skews(scene)]
-    with scene.load(600, rate=60):
+    with scene.load(rate=60):
         scene.write(disordered(prefix, moments), [prefix])
         scene.kill("speed")
         scene.write(disordered(f"{prefix}x-", moments[::-1]), [prefix])

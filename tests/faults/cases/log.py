@@ -13,7 +13,7 @@ from tests.services import until
 @fault("kafka.killed-under-load", seconds=900)
 def kafka_killed_under_load(scene: Scene) -> None:
     """The broker is killed five times while records come; the writer goes on by itself, and so does everybody."""
-    with scene.load(4000, rate=100):
+    with scene.load(rate=100):
         for _ in range(5):
             scene.kill("kafka")
             scene.somewhen(8)
@@ -25,7 +25,7 @@ def writer_killed(scene: Scene) -> None:
     """Writers are killed in the middle of their work, six times: what they had no answer for is there, or not,
     everywhere alike."""
     for _ in range(6):
-        with scene.load(100_000, rate=1500) as load:
+        with scene.load(rate=1500) as load:
             scene.pause(0.3)
             scene.somewhen(0.7)
             kill(load.process.pid)
@@ -40,7 +40,7 @@ def topic_unrelated(scene: Scene) -> None:
     """A new topic appears under the log's prefix, and another elsewhere, with records that are none: nobody minds."""
     names = ("changelog.unrelated", "unrelated")
     pids = {name: scene.pid(name) for name in OURS}
-    with scene.load(600, rate=100):
+    with scene.load(rate=100):
         client = admin(scene.settings)
         for future in client.create_topics([NewTopic(name, 3, 1) for name in names]).values():
             future.result(30)
@@ -61,7 +61,7 @@ def topic_unrelated(scene: Scene) -> None:
 @fault("services.killed-at-random", seconds=900)
 def services_killed_at_random(scene: Scene) -> None:
     """Archiver, derive, commands and speed driver are killed sixty times in random order while records come."""
-    with scene.load(3600, rate=30):
+    with scene.load(rate=30):
         for _ in range(60):
             name = scene.random.choice(OURS)
             until(lambda: scene.pid(name) is not None, 60, f"{name} runs")  # noqa: B023

@@ -39,7 +39,7 @@ def maintain_without_mercy(scene: Scene) -> None:
 def killed_around_compaction(scene: Scene) -> None:
     """The driver dies before and after it has put files of closed epochs together, before Spark notes the epoch."""
     scene.stop("speed")
-    with scene.load(4000, rate=25):
+    with scene.load(rate=25):
         for point in ("compaction.before-commit", "compaction.after-commit"):
             scene.run_until_killed("speed.app", point)
         scene.go_on("speed")
@@ -52,7 +52,7 @@ def killed_between_histories_and_commit(scene: Scene) -> None:
     """A worker dies when the histories of guests have noted an epoch that is not committed: three times, at its first,
     second and third passage; the epoch finds in them what it found before."""
     scene.stop("speed")
-    with scene.load(4000, rate=25):
+    with scene.load(rate=25):
         for number in (1, 2, 3):
             marker = scene.settings.home / f"killed-at-histories.noted#{number}"
             marker.unlink(missing_ok=True)
@@ -95,7 +95,7 @@ def replayed_after_maintenance(scene: Scene) -> None:
 @fault("speed.killed-at-random")
 def killed_at_random(scene: Scene) -> None:
     """The driver is killed eight times while records come, at whatever it is doing: starting, folding, committing."""
-    with scene.load(2500, rate=50):
+    with scene.load(rate=50):
         for number in range(8):
             scene.kill_at_work("speed", 6) if number % 2 else scene.kill("speed")
             scene.somewhen(9)
@@ -106,7 +106,7 @@ def killed_at_random(scene: Scene) -> None:
 @fault("speed.workers-killed")
 def workers_killed(scene: Scene) -> None:
     """Python workers and JVM of the driver are killed under it, five times, while records come."""
-    with scene.load(2000, rate=60):
+    with scene.load(rate=60):
         for _ in range(5):
             until(lambda: len(family(scene)) > 1, 90, "the driver has children")
             kill(scene.random.choice(family(scene)[1:]).pid)
@@ -214,7 +214,7 @@ def checkpoint_disk_full(scene: Scene) -> None:
     with small_disk(scene.settings.home / "checkpoints", room=16 << 20, memory=True) as disk:
         try:
             scene.go_on("speed")
-            with scene.load(1500, rate=50):
+            with scene.load(rate=50):
                 disk.fill()
                 scene.pause(30)
                 disk.free()
@@ -231,7 +231,7 @@ def generation_while_records_come(scene: Scene) -> None:
     """A new generation begins while records come, its driver is killed, and a batch run switches to it."""
     scene.batch()
     before = scene.newest_generation()
-    with scene.load(2000, rate=60):
+    with scene.load(rate=60):
         run("generation", "new")
         until(lambda: scene.newest_generation() > before, 120, "the new generation has an epoch")
         scene.kill("speed")
