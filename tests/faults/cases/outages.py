@@ -32,8 +32,6 @@ def minio_frozen(scene: Scene) -> None:
         with scene.frozen("minio"):
             scene.pause(60)
     scene.check()
-    scene.batch()
-    scene.check()
 
 
 @fault("minio.refuses", refusable=True, seconds=900)
@@ -74,8 +72,6 @@ def minio_killed(scene: Scene) -> None:
         for _ in range(6):
             scene.kill("minio")
             scene.somewhen(5)
-    scene.check()
-    scene.batch()
     scene.check()
 
 
@@ -212,8 +208,6 @@ def on_a_small_disk(scene: Scene, name: str, room: int) -> None:
         finally:
             scene.stop(name)
     scene.go_on(name)
-    scene.check()
-    scene.batch()
     scene.check()
 
 
