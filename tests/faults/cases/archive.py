@@ -28,8 +28,6 @@ def archiver_killed_at_random(scene: Scene) -> None:
             scene.kill("archiver")
             scene.somewhen(3)
     scene.check()
-    scene.batch()
-    scene.check()
 
 
 @fault("archiver.zombie")
@@ -45,8 +43,6 @@ def archiver_zombie(scene: Scene) -> None:
         other.send_signal(signal.SIGTERM)
         other.wait(60)
     scene.check(STORED_TWICE)
-    scene.batch()
-    scene.check(STORED_TWICE)
 
 
 @fault("archiver.rebalanced")
@@ -60,8 +56,6 @@ def archiver_rebalanced(scene: Scene) -> None:
         assert second.poll() is None, "the second archiver has ended by itself"
         kill(second.pid)
         second.wait(60)
-    scene.check(STORED_TWICE)
-    scene.batch()
     scene.check(STORED_TWICE)
 
 

@@ -107,8 +107,6 @@ def disorder(scene: Scene) -> None:
         scene.kill("speed")
         scene.write(disordered(f"{prefix}x-", moments[::-1]), [prefix])
     scene.check()
-    scene.batch()
-    scene.check()
 
 
 def skews(scene: Scene) -> list[float]:
