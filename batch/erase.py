@@ -26,7 +26,8 @@ from batch.retention import retire, retire_before
 from changelog.archive.columnar import CONTENT, archive_name, of_guests
 from changelog.archive.rewrite import rewrite
 from changelog.classify import ERASED
-from changelog.erasures import served_number
+from changelog.erased import Erased
+from changelog.erasures import recorded, served_number
 from runtime import faults, ops
 from runtime.errors import ConflictError, TerminalError
 from runtime.ops import Connection
@@ -67,6 +68,7 @@ def erase(spark: SparkSession, settings: Settings, erasure: int) -> Report:
             raise TerminalError(f"erasure {erasure} is finished, or there is none: anabranch erasures")
         if served_number(connection) < erasure:
             raise TerminalError(f"what is served still counts the guest of erasure {erasure}: anabranch erase-guest")
+        erased = recorded(settings, connection, erasure)
         with ops.publication_lock(connection):
             refs = {table: refs_of(spark, table) for table in tables_of(spark, "batch")}
             report.retired = retire_before(connection, erasure)
@@ -77,10 +79,10 @@ def erase(spark: SparkSession, settings: Settings, erasure: int) -> Report:
             _empty_heads(spark)
         _drop_locations(removing, connection, erasure, report)
         faults.point("erase.before-objects")
-        report.objects = rewrite(settings, row["ref"], lambda key, etag: _remember(connection, key, etag))
+        report.objects = rewrite(settings, erased, lambda key, etag: _remember(connection, key, etag))
         faults.point("erase.objects-rewritten")
         for entity in ENTITIES:
-            report.archive[topic_of(entity)] = _rewrite(spark, entity, row["ref"])
+            report.archive[topic_of(entity)] = _rewrite(spark, entity, erased)
             faults.point("erase.between-tables")
     for namespace in ("archive", "batch", "speed"):
         for table in tables_of(spark, namespace):
@@ -98,12 +100,12 @@ def _remember(connection: Connection, key: str, etag: str) -> None:
     connection.execute("UPDATE archive_objects SET etag = %s WHERE object = %s", (etag, key))
 
 
-def _rewrite(spark: SparkSession, entity: str, ref: str) -> int:
-    """Make ``erased`` of the guest's rows in one table. Returns how many they were."""
+def _rewrite(spark: SparkSession, entity: str, erased: Erased) -> int:
+    """Make ``erased`` of the guests' rows in one table. Returns how many they were."""
     name = archive_name(entity)
     if not spark.catalog.tableExists(name):
         return 0
-    condition = of_guests([ref])
+    condition = of_guests(spark.table(name), entity, erased)
     number = spark.table(name).where(condition).count()
     if number:
         content = ", ".join(f"`{column}` = NULL" for column in CONTENT)

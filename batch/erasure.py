@@ -11,7 +11,6 @@ What is left of it for ever: its number, the keyed hash of the ref, when it was 
 
 import json
 import logging
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -24,13 +23,13 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from psycopg import sql
 
 from batch.backup import backup
-from batch.search import REQUESTS, Found, InTopic, files, rows_of, search
+from batch.search import Found, InTopic, Wanted, databases, files, search
 from changelog.archive.position import stored_offsets
 from changelog.commands.schema import COMMANDS, OUTCOMES, command_topic
 from changelog.commands.service import GROUP as COMMANDS_GROUP
 from changelog.derive import SOURCES
 from changelog.derived import BOUNDED, DERIVED, GROUP, latest_topic
-from changelog.erased import digest, pattern
+from changelog.erased import digest
 from changelog.erasures import secret_of, served_number
 from changelog.positions import Vector, covers, from_json
 from changelog.sources.cdc import stream
@@ -65,10 +64,12 @@ class Waiting:
 
 @dataclass
 class Proof:
-    """What a search found: ``stores``, one after another, and of Kafka what is waited for."""
+    """What a search found: ``stores``, one after another, and of Kafka what is waited for. ``remarks``: what it did not
+    look for, and why."""
 
     stores: list[Found] = field(default_factory=list)
     waiting: list[Waiting] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def found(self) -> list[Found]:
@@ -81,7 +82,8 @@ class Proof:
         return [store for store in self.found if not isinstance(store, InTopic)]
 
     def to_json(self) -> dict[str, Any]:
-        return {"stores": [store.to_json() for store in self.stores], "waiting": [str(one) for one in self.waiting]}
+        return {"stores": [store.to_json() for store in self.stores], "waiting": [str(one) for one in self.waiting],
+                "remarks": self.remarks}  # fmt: skip
 
 
 def row_of(connection: Connection, erasure: int) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def list_all(settings: Settings) -> list[dict[str, Any]]:
     with ops.connect(settings) as connection:
         return connection.execute(
             "SELECT erasure, encode(digest, 'hex') AS digest, state, requested_at, derived_at, finished_at, log_end, "
-            "records, steps, found FROM erasures ORDER BY erasure"
+            "records, left_out, steps, found FROM erasures ORDER BY erasure"
         ).fetchall()
 
 
@@ -148,88 +150,129 @@ def clean(settings: Settings, erasure: int) -> None:
         row = row_of(connection, erasure)
         if row["ref"] is None:
             return
-        values = _values(row)
-        connection.execute(
-            "DELETE FROM dead_letter_replays WHERE key = %s OR ref = ANY(%s)", (row["ref"].encode(), values)
-        )
-        _tidy(settings, pattern(tuple(sorted(values))))
+        connection.execute("DELETE FROM dead_letter_replays WHERE key = %s", (row["ref"].encode(),))
+        connection.execute("VACUUM (ANALYZE) dead_letter_replays")
+        _tidy(settings, _wanted(row))
         _bound_compaction(settings)
         backup(settings, keep=1)  # the ones before have rows of the guest
         advance(connection, erasure, "rewritten")
 
 
-def _tidy(settings: Settings, wanted: re.Pattern[bytes]) -> None:
-    scrub(settings.ops, wanted)
-    if settings.profile == "full":
-        scrub(settings.airflow.database, wanted)
+PLACES = (
+    ("alerts", "message"), ("services", "detail"), ("runs", "detail"), ("generations", "reason"), ("drift", "examples"),
+    ("dag_run", "conf"), ("dag_run_note", "content"), ("task_instance_note", "content"), ("log", "extra"),
+    ("rendered_task_instance_fields", "rendered_fields"), ("xcom", "value"),
+)  # fmt: skip
+"""(table, column) of the operations database and of Airflow's in which something may be said of anybody. Everything
+else there are numbers, names and positions of ours."""
+
+
+def _tidy(settings: Settings, wanted: Wanted) -> None:
+    with ops.connect(settings) as connection:
+        for row in connection.execute("SELECT run_id, report::text AS report FROM comparisons").fetchall():
+            if wanted.is_said("", row["report"].encode()):  # its examples may be his rows, names and all
+                connection.execute("DELETE FROM comparisons WHERE run_id = %s", (row["run_id"],))
+        connection.execute("VACUUM (ANALYZE) comparisons")
+    for database, entity in databases(settings):
+        if database != settings.catalog:
+            scrub(database, entity, wanted)
     faults.point("erase.scrubbed")
     for path in files(settings.home / "logs"):
         blot(path, wanted)
 
 
-def scrub(database: Database, wanted: re.Pattern[bytes]) -> int:
-    """Put the word ``erased`` in the place of what is found in texts and JSON of a database. Returns in how many
-    rows."""
-    found = [row for row in rows_of(database) if any(wanted.search(cell) for cell in row[3].values())]
-    touched: list[tuple[str, str]] = []
+def scrub(database: Database, entity: str, wanted: Wanted) -> int:
+    """Put the word ``erased`` in the place of what is found in ``PLACES`` of a database, whose JSON is of an entity.
+    Returns in how many cells. What was written meanwhile stays for the next call."""
+    number = 0
     with psycopg.connect(database.dsn, autocommit=True) as connection:
-        for schema, table, place, cells in found:
-            if (schema, table) == ("public", REQUESTS):
-                continue
-            types: dict[str, str] = dict(connection.execute(_TYPES, (schema, table)).fetchall())
-            changed = {
-                column: wanted.sub(b"erased", cell).decode()
-                for column, cell in cells.items()
-                if wanted.search(cell) and types[column].startswith(TEXTS)
-            }
+        for table, column, kind in connection.execute(_THERE, ([f"{table}.{name}" for table, name in PLACES],)):
+            name, cell, changed = sql.Identifier("public", table), sql.Identifier(column), 0
+            query = sql.SQL("SELECT ctid::text, {0}::text FROM {1} WHERE {0} IS NOT NULL").format(cell, name)
+            update = sql.SQL("UPDATE {1} SET {0} = %s::{2} WHERE ctid = %s::tid AND {0}::text = %s").format(
+                cell, name, sql.SQL(kind)
+            )
+            for place, text in connection.execute(query).fetchall():
+                made = without(wanted, entity, text, kind.startswith("json"))
+                if made != text:
+                    changed += connection.execute(update, (made, place, text)).rowcount
             if changed:
-                name = sql.Identifier(schema, table)
-                touched.append((schema, table))
-                setting = sql.SQL(", ").join(
-                    sql.SQL("{} = %s::{}").format(sql.Identifier(column), sql.Identifier(types[column]))
-                    for column in changed
-                )
-                statement = sql.SQL("UPDATE {} SET {} WHERE ctid = %s::tid").format(name, setting)
-                connection.execute(statement, (*changed.values(), place))
-        for schema, table in set(touched):
-            connection.execute(sql.SQL("VACUUM {}").format(sql.Identifier(schema, table)))
-    return len(touched)
+                connection.execute(sql.SQL("VACUUM (ANALYZE) {}").format(name))
+            number += changed
+    return number
 
 
-TEXTS = ("text", "json", "varchar")
-
-_TYPES = """
-SELECT attname::text, typname::text FROM pg_attribute JOIN pg_type ON pg_type.oid = atttypid
-WHERE attnum > 0 AND NOT attisdropped AND attrelid = format('%%I.%%I', %s::text, %s::text)::regclass
+_THERE = """
+SELECT table_name::text, column_name::text, data_type::text FROM information_schema.columns
+WHERE table_schema = 'public' AND table_name || '.' || column_name = ANY(%s)
 """
 
+ERASED = "erased"
 
-def blot(path: Path, wanted: re.Pattern[bytes]) -> None:
-    """Write asterisks over what is found in a log, in its place: whoever has it open goes on writing."""
-    matches = list(wanted.finditer(path.read_bytes()))
-    if not matches:
+
+def without(wanted: Wanted, entity: str, text: str, is_json: bool) -> str:
+    """A text with the word ``erased`` where something was; in JSON only in texts, never in keys and numbers. A text in
+    which it is spelled otherwise than it is written goes whole."""
+    if not wanted.is_said(entity, text.encode()):
+        return text
+    if is_json:
+        return json.dumps(_blanked(wanted, entity, json.loads(text)))
+    made = wanted.all.sub(ERASED.encode(), text.encode()).decode()
+    return ERASED if wanted.is_said(entity, made.encode()) else made
+
+
+def _blanked(wanted: Wanted, entity: str, said: Any, name: str = "") -> Any:
+    if isinstance(said, dict):
+        return {key: _blanked(wanted, entity, value, key) for key, value in said.items()}
+    if isinstance(said, list):
+        return [_blanked(wanted, entity, value, name) for value in said]
+    if not isinstance(said, str):
+        return said
+    made = without(wanted, entity, said, False)
+    return ERASED if wanted.is_said(entity, json.dumps({name: made}).encode()) else made
+
+
+def blot(path: Path, wanted: Wanted) -> None:
+    """Write asterisks over the lines of a log in which something is, in their place: whoever has it open goes on
+    writing."""
+    at = 0
+    lines = path.read_bytes().splitlines(keepends=True)
+    if not any(map(wanted.is_in, lines)):
         return
     with path.open("r+b") as file:
-        for match in matches:
-            file.seek(match.start())
-            file.write(b"*" * (match.end() - match.start()))
+        for line in lines:
+            if wanted.is_in(line):
+                file.seek(at)
+                file.write(b"*" * len(line.rstrip(b"\r\n")))
+            at += len(line)
 
 
-def _values(row: dict[str, Any]) -> list[str]:
+def _wanted(row: dict[str, Any]) -> Wanted:
     """Everything to look for."""
-    return [row["ref"], *(row["identifying"] or ())]
+    return Wanted(row["ref"], row["identifying"] or ())
 
 
 def prove(settings: Settings, ref: str, erasure: int | None = None) -> Proof:
     """Search every store for what identifies a guest: his ref and, while his erasure is under way, everything else that
     was gathered of him when it began. Before the erasure it finds him, in whatever store he is."""
-    values = [ref]
+    wanted, remarks = Wanted(ref), []
     if erasure is not None:
         with ops.connect(settings) as connection:
             row = row_of(connection, erasure)
-        values = _values(row) if row["ref"] is not None else values
-    stores = search(settings, values)
-    return Proof(stores, waiting_for(settings, [store for store in stores if isinstance(store, InTopic)]))
+        wanted = _wanted(row) if row["ref"] is not None else wanted
+        if row["left_out"]:
+            remarks.append(
+                f"{row['left_out']} refs and addresses were not looked for: others have them too, or they are short or "
+                "numbers"
+            )
+    if wanted.weak:
+        remarks.append(
+            "the ref is short or a number: it was looked for as key of records, in guestRef and in columns of guests, "
+            "not in texts, names, metadata and files"
+        )
+    stores = search(settings, wanted)
+    topics = [store for store in stores if isinstance(store, InTopic)]
+    return Proof(stores, waiting_for(settings, topics), remarks)
 
 
 def waiting_for(settings: Settings, topics: Iterable[InTopic]) -> list[Waiting]:
@@ -359,7 +402,7 @@ def finish(settings: Settings, erasure: int) -> Proof:
                 "UPDATE erasures SET ref = NULL, identifying = NULL, found = '[]' WHERE erasure = %s", (erasure,)
             )
             faults.point("erase.forgotten")
-        connection.execute("VACUUM erasures")
+        connection.execute("VACUUM (ANALYZE) erasures")
         backup(settings, keep=1)  # the ones before know whom was looked for
         connection.execute("UPDATE erasures SET finished_at = now() WHERE erasure = %s", (erasure,))
         advance(connection, erasure, "done")
@@ -369,7 +412,7 @@ def finish(settings: Settings, erasure: int) -> Proof:
 def _searched(settings: Settings, connection: Connection, row: dict[str, Any]) -> Proof:
     """The proof of an erasure that is under way, after all that can be done without Spark. Raises ConflictError."""
     erasure = int(row["erasure"])
-    _tidy(settings, pattern(tuple(sorted(_values(row)))))  # what was said of it meanwhile
+    _tidy(settings, _wanted(row))  # what was said of it meanwhile
     proof = prove(settings, row["ref"], erasure)
     if row["purge"] and purge(settings, proof.waiting):
         proof = prove(settings, row["ref"], erasure)

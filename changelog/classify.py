@@ -91,10 +91,11 @@ def _verdict(
         return ERASED, None, None, None
     if not value:
         return TOMBSTONE, None, None, None
-    reason, service, identifier = check(topic[topic.index(".") + 1 :], key, value)
+    entity = topic[topic.index(".") + 1 :]
+    reason, service, identifier = check(entity, key, value)
     if reason is None:
         return CHANGE, None, service, identifier
-    if erased.is_named_in(value):  # a change names nobody but its key
+    if erased.is_named_in(entity, key) or erased.is_named_in(entity, value):  # a change names nobody but its key
         return ERASED, None, None, None
     return BAD, reason, service, identifier
 

@@ -2,43 +2,55 @@
 
 They are told by keyed hashes of their refs, so that the list says nothing of anybody to whom the key is not known. An
 erased ref stays erased at any position: an update that comes later would take back what was never added.
+
+A record that is bad is erased as well where it *names* one of them, and this module alone says what that is. Whoever
+has the values in the clear (:func:`pattern`) and whoever has their hashes (:class:`Erased`) finds the same: what
+stands by itself, in whatever spelling JSON has for it. A value that is *weak*, by which others mean something else,
+names him only where a guest's ref is expected.
 """
 
 import hmac
+import json
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
-
-import orjson
 
 ERASED_VALUE = b'{"erased":true}'
 """Of a record without a key: what stands in the raw archive in the place of an erased one."""
 
-_TOKEN = re.compile(rb'"((?:[^"\\]|\\.)*)"|[\w-]+')
-_WORD = re.compile(rb"[\w-]+")
-_BEFORE, _AFTER = r"(?<![\w-])", r"(?![\w-])"
+WEAK_BELOW = 6
+"""Bytes; a shorter value is weak."""
+
+_BEFORE, _AFTER = rb"(?<![\w-])(?<![\w-][.@+])", rb"(?![\w-]|[.@+][\w-])"
+_ESCAPES = re.compile(rb'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
+_LEVELS = 3
+_FIELD = rb'"(?:guestRef|guest_ref%s)"\s*:\s*(?:"((?:[^"\\]|\\.)*)"|([\w.+-]+))'
+_OF_GUESTS, _OF_OTHERS = re.compile(_FIELD % rb"|ref", re.DOTALL), re.compile(_FIELD % b"", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Erased:
     """The erasures 1 … ``number``: ``digests`` of all their refs, and the ``refs`` of those that are not finished yet,
-    whose records may still be in the columnar archive."""
+    whose records may still be in the columnar archive. ``names``: digests of what a bad record names them by, and the
+    ``lengths`` of that in bytes (:func:`names_of`)."""
 
     secret: bytes = b""
     digests: frozenset[bytes] = frozenset()
     refs: tuple[str, ...] = ()
     number: int = 0
+    names: frozenset[bytes] = frozenset()
+    lengths: tuple[int, ...] = ()
     _cache: dict[bytes, bool] = field(default_factory=dict, compare=False, repr=False)
 
     def __bool__(self) -> bool:
         return bool(self.digests)
 
-    def __getstate__(self) -> tuple[bytes, frozenset[bytes], tuple[str, ...], int]:
-        return self.secret, self.digests, self.refs, self.number  # what was asked here is of no use elsewhere
+    def __getstate__(self) -> tuple[object, ...]:
+        return tuple(getattr(self, name) for name in _STATE)  # what was asked here is of no use elsewhere
 
-    def __setstate__(self, state: tuple[bytes, frozenset[bytes], tuple[str, ...], int]) -> None:
-        for name, value in zip(("secret", "digests", "refs", "number"), state, strict=True):
+    def __setstate__(self, state: tuple[object, ...]) -> None:
+        for name, value in zip(_STATE, state, strict=True):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_cache", {})
 
@@ -54,10 +66,19 @@ class Erased:
             known = self._cache[key] = digest(self.secret, key) in self.digests
         return known
 
-    def is_named_in(self, value: bytes) -> bool:
-        """Whether a JSON text or a word of ``value``, which need not be JSON, is the ref of an erased guest."""
-        return bool(self.digests) and any(self.has(token) for token in _tokens(value))
+    def is_named_in(self, entity: str, value: bytes | None) -> bool:
+        """Whether ``value``, a bad record's or its key, names an erased guest. It need not be JSON."""
+        if not self.digests or not value:
+            return False
+        return any(self.has(ref) for ref in guests_in(entity, value)) or any(
+            digest(self.secret, part) in self.names
+            for form in forms(value)
+            for length in self.lengths
+            for part in parts(form, length)
+        )
 
+
+_STATE = ("secret", "digests", "refs", "number", "names", "lengths")
 
 NOBODY = Erased()
 
@@ -67,32 +88,61 @@ def digest(secret: bytes, ref: bytes) -> bytes:
     return hmac.digest(secret, ref, "sha256")
 
 
-def _tokens(value: bytes) -> set[bytes]:
-    found = set(_WORD.findall(value))
-    for text in (match[0] for match in _TOKEN.finditer(value) if match[1] is not None):
-        try:
-            found.add(orjson.loads(text).encode())
-        except orjson.JSONDecodeError:
-            found.add(text[1:-1])
-    return found
+def is_weak(value: str) -> bool:
+    """Whether a value is a number, or so short that others mean something else by it."""
+    return len(value.encode()) < WEAK_BELOW or value.isdecimal()
 
 
-@lru_cache(64)
-def pattern(values: Collection[str]) -> re.Pattern[bytes]:
-    """Matches any of ``values`` in bytes where it stands by itself: ``g1`` is not found in ``g12``. Written as UTF-8,
-    or as JSON escapes it. Matches nothing if there are no values."""
-    written = {form for value in values for form in (value.encode(), orjson.dumps(value)[1:-1], _escaped(value))}
-    if not written:
+def names_of(secret: bytes, values: Iterable[str]) -> dict[str, int]:
+    """What is kept of values by which a bad record names a guest: digest in hex → length in bytes. Weak ones have no
+    part in it."""
+    return {digest(secret, value.encode()).hex(): len(value.encode()) for value in values if not is_weak(value)}
+
+
+def forms(value: bytes) -> Iterator[bytes]:
+    """``value`` as it is, and with what JSON escapes put in its place, JSON within JSON too."""
+    yield value
+    for _ in range(_LEVELS):
+        if (plain := unescaped(value)) == value:
+            return
+        yield plain
+        value = plain
+
+
+def unescaped(value: bytes) -> bytes:
+    """``value`` without JSON's escapes, wherever one stands."""
+    return _ESCAPES.sub(_meant, value)
+
+
+def _meant(escapes: re.Match[bytes]) -> bytes:
+    text: str = json.loads(b'"' + escapes[0] + b'"')
+    return text.encode(errors="surrogatepass")
+
+
+def parts(value: bytes, length: int) -> list[bytes]:
+    """All parts of ``value`` of this length that stand by themselves. What :func:`pattern` would match, if it were
+    known."""
+    return _parts_of(length).findall(value)
+
+
+@lru_cache(1024)
+def _parts_of(length: int) -> re.Pattern[bytes]:
+    return re.compile(_BEFORE + b"(?=(.{%d})" % length + _AFTER + b")", re.DOTALL)
+
+
+def pattern(values: Collection[bytes]) -> re.Pattern[bytes]:
+    """Matches any of ``values`` in bytes where it stands by itself: ``g-1000`` is neither in ``g-10002`` nor in
+    ``g-1000@x``, ``ann@x.org`` neither in ``jo.ann@x.org`` nor in ``ann@x.org.uk``. Matches nothing if there are no
+    values."""
+    if not values:
         return re.compile(rb"(?!)")
-    each = b"|".join(re.escape(form) for form in sorted(written, key=len, reverse=True))
-    return re.compile(_BEFORE.encode() + b"(?:" + each + b")" + _AFTER.encode())
+    each = b"|".join(re.escape(value) for value in sorted(values, key=len, reverse=True))
+    return re.compile(_BEFORE + b"(?:" + each + b")" + _AFTER)
 
 
-def sql_pattern(value: str) -> str:
-    """The same of one value as a regular expression of Java's and PostgreSQL's, its own characters taken literally."""
-    literal = "".join(c if c.isalnum() or c in "_-" else f"\\x{{{ord(c):x}}}" for c in value)
-    return f"{_BEFORE}{literal}{_AFTER}"
-
-
-def _escaped(value: str) -> bytes:
-    return "".join(c if ord(c) < 128 else f"\\u{ord(c):04x}" for c in value).encode()
+def guests_in(entity: str, value: bytes) -> Iterator[bytes]:
+    """What fields that hold a guest's ref say in JSON, or what is left of it: ``guestRef``, in a guest ``ref`` too."""
+    fields = _OF_GUESTS if entity == "guest" else _OF_OTHERS
+    for form in forms(value):
+        for match in fields.finditer(form):
+            yield unescaped(match[1]) if match[1] is not None else match[2]

@@ -37,7 +37,11 @@ def recorded(settings: Settings, connection: ops.Connection, upto: int | None = 
             "would come back. Restore settings.json"
         )
     refs = tuple(row["ref"] for row in rows if row["ref"] is not None)
-    return Erased(secret, frozenset(row["digest"] for row in rows), refs, rows[-1]["erasure"])
+    names = {name: length for row in rows for name, length in row["names"].items()}
+    return Erased(
+        secret, frozenset(row["digest"] for row in rows), refs, rows[-1]["erasure"],
+        frozenset(map(bytes.fromhex, names)), tuple(sorted(set(names.values()))),
+    )  # fmt: skip
 
 
 def served(settings: Settings, connection: ops.Connection) -> Erased:

@@ -86,13 +86,16 @@ ALTER TABLE publication_views ADD COLUMN IF NOT EXISTS retired_at timestamptz;
 ALTER TABLE generations ADD COLUMN IF NOT EXISTS batch_services jsonb NOT NULL DEFAULT '[]';
 ALTER TABLE generations ADD COLUMN IF NOT EXISTS cause text;
 ALTER TABLE generations ADD COLUMN IF NOT EXISTS reason text;
+ALTER TABLE erasures ADD COLUMN IF NOT EXISTS names jsonb NOT NULL DEFAULT '{}';
+ALTER TABLE erasures ADD COLUMN IF NOT EXISTS left_out int NOT NULL DEFAULT 0;
 """
 """Every statement can be run again. ``archived`` and ``archive_objects`` are caches of what the lake and the objects
 say; losing them loses time only. ``speed_floors``: rows of a generation below this epoch may have been deleted.
 ``generations.cause``, ``reason``: what was lost, of a generation that the speed layer began by itself.
 ``dead_letter_replays``: what became of a dead letter; without ``replayed_at`` it is not known yet.
 ``erasures``: the guests who are erased, for ever; ``ref`` and ``identifying`` tell who it is, and go when it is
-finished. ``generations.erasures``: those that a generation has taken in, 1 … n."""
+finished; ``names`` are keyed hashes of what a bad record names him by, and their lengths, for ever; ``left_out`` counts
+values that are not looked for. ``generations.erasures``: those that a generation has taken in, 1 … n."""
 
 _SCHEMA_MARK = f"anabranch {hashlib.sha256(SCHEMA.encode()).hexdigest()[:12]}"
 _PUBLICATION_LOCK = 7_302_025

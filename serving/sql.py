@@ -6,6 +6,7 @@ merged(view) = batch(records below the boundary) + speed(records from the bounda
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from changelog.erased import WEAK_BELOW
 from serving.json_sql import json_of
 from views.algebra import View
 from views.derived import Derived
@@ -80,11 +81,15 @@ def derived(view: Derived, pins: Mapping[str, tuple[View, Pin]], hide: bool = Fa
 
 
 def _hidden(text: str, guest: str) -> str:
-    """Rows of records without those of guests who are being erased, and without those that name one."""
+    """Rows of records without those of guests who are being erased, and without those that name one: a ref that is weak
+    as a text of JSON."""
+    named = (
+        f"CASE WHEN length(one) < {WEAK_BELOW} OR regexp_like(one, '^[0-9]+$') THEN '\"' || one || '\"' ELSE one END"
+    )
     return (
         f"SELECT records.* FROM (\n{text}\n) records\nCROSS JOIN (SELECT coalesce(array_agg(ref), ARRAY[]) AS refs "
         f"FROM {ERASING}) erasing\nWHERE none_match(erasing.refs, one -> coalesce({guest} = one, false) OR "
-        "coalesce(strpos(from_utf8(records.value), one) > 0, false))"
+        f"coalesce(strpos(from_utf8(records.value), {named}) > 0, false))"
     )
 
 

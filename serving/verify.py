@@ -202,7 +202,7 @@ def _archive(spark: SparkSession, records: DataFrame, cut: Vector, erased: Erase
         doubled = table.groupBy("kafka_partition", "kafka_offset").count().where("count > 1").count()
         if doubled:
             report.differences.append(f"archive.{entity}: {doubled} offsets are there more than once")
-        archived = without(table.where(limit).where("kind <> 'empty'"), erased.refs)
+        archived = without(table.where(limit).where("kind <> 'empty'"), entity, erased)
         expected_in = " OR ".join(
             f"(kafka_partition = {p} AND kafka_offset < {min(end, ends.get(p, 0))})" for p, end in cut[topic].items()
         )

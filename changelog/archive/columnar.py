@@ -1,16 +1,17 @@
 """The columnar archive as its readers see it: ``archive.<entity>``, one row for each offset."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import reduce
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from changelog.classify import BAD, ERASED
-from changelog.erased import NOBODY, Erased, sql_pattern
+from changelog.erased import NOBODY, Erased
 from changelog.positions import Vector
 from changelog.typed import entity_type, in_snake_case, superset_type
 from runtime.settings import topic_of
@@ -48,7 +49,8 @@ def archived(spark: SparkSession, snapshots: Mapping[str, int], erased: Erased =
     """
     superset, frames = in_snake_case(superset_type()), []
     for entity, snapshot in snapshots.items():
-        table = without(spark.read.option("versionAsOf", snapshot).table(archive_name(entity)), erased.refs)
+        table = spark.read.option("versionAsOf", snapshot).table(archive_name(entity))
+        table = without(table, entity, erased)
         frames.append(
             table.select(
                 "kind",
@@ -69,20 +71,39 @@ CONTENT = ("key", "service_name", "identifier", "reason", "current", "original",
 """Columns of the archive that an erased record has no longer."""
 
 
-def of_guests(refs: Iterable[str]) -> str:
-    """Spark SQL over rows of the archive: what is of these guests, or a bad record that names one of them."""
-    conditions = [
-        f"(key = X'{ref.encode().hex()}' OR (kind = '{BAD}' AND cast(value AS string) RLIKE r'{sql_pattern(ref)}'))"
-        for ref in refs
+def of_guests(rows: DataFrame, entity: str, erased: Erased) -> str:
+    """Spark SQL over ``rows`` of an entity's archive: those of guests whose erasures are under way, and the bad ones
+    that name an erased guest, which are looked for now and named by their places."""
+    keys = ", ".join(f"X'{ref.encode().hex()}'" for ref in erased.refs)
+    conditions = [f"key IN ({keys})"] if keys else []
+    bad = rows.where(F.col("kind") == BAD).select("kafka_partition", "kafka_offset", "key", "value")
+    named: dict[int, list[str]] = {}
+    for row in bad.mapInArrow(_naming(entity, erased), "kafka_partition int, kafka_offset bigint").collect():
+        named.setdefault(row["kafka_partition"], []).append(str(row["kafka_offset"]))
+    conditions += [
+        f"(kind = '{BAD}' AND kafka_partition = {partition} AND kafka_offset IN ({', '.join(offsets)}))"
+        for partition, offsets in sorted(named.items())
     ]
     return " OR ".join(conditions) or "false"
 
 
-def without(rows: DataFrame, refs: Sequence[str]) -> DataFrame:
-    """Rows of the archive, with all their columns, as they are once these guests are erased."""
-    if not refs:
+def _naming(entity: str, erased: Erased) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """What leaves the places of records that name an erased guest."""
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            pairs = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
+            named = [any(erased.is_named_in(entity, part) for part in pair) for pair in pairs]
+            yield batch.filter(pa.array(named, pa.bool_())).select(["kafka_partition", "kafka_offset"])
+
+    return run
+
+
+def without(rows: DataFrame, entity: str, erased: Erased) -> DataFrame:
+    """Rows of an entity's archive, with all their columns, as they are once what is under way is done."""
+    if not erased.refs:
         return rows
-    theirs = F.expr(f"coalesce({of_guests(refs)}, false)")
+    theirs = F.expr(f"coalesce({of_guests(rows, entity, erased)}, false)")
     columns = [
         F.when(theirs, F.lit(ERASED)).otherwise(F.col(name)).alias(name)
         if name == "kind"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from changelog.archive.secor import ArchivedRecord, pack_key, read_object
 from changelog.archive.sequencefile import Writer
 from changelog.archive.store import ArchiveStore
-from changelog.erased import ERASED_VALUE, pattern
+from changelog.erased import ERASED_VALUE, Erased
 from changelog.validation import check
 from runtime import faults
 from runtime.errors import ArchiveError
@@ -22,15 +22,16 @@ Replaced = Callable[[str, str], None]
 """Called with the name and the new etag of each object that was replaced."""
 
 
-def rewrite(settings: Settings, ref: str, replaced: Replaced) -> dict[str, int]:
-    """Replace every object that holds records of a guest, or bad records that name him. Returns how many records that
-    were, by topic. A second call finds none; killed, it is run again. An object that cannot be read stays as it is."""
+def rewrite(settings: Settings, erased: Erased, replaced: Replaced) -> dict[str, int]:
+    """Replace every object that holds records of erased guests, or bad records that name them. Returns how many records
+    that were, by topic. A second call finds none; killed, it is run again. An object that cannot be read stays as it
+    is."""
     store, found = ArchiveStore(settings.s3), dict.fromkeys(settings.topics, 0)
     for topic in settings.topics:
         for item in store.list_objects(topic):
             data = store.get(item.key, item.etag)
             try:
-                made, number = without(data, item.key, entity_of(topic), ref)
+                made, number = without(data, item.key, entity_of(topic), erased)
             except ArchiveError as error:
                 log.warning("%s", error)
                 continue
@@ -41,21 +42,22 @@ def rewrite(settings: Settings, ref: str, replaced: Replaced) -> dict[str, int]:
     return found
 
 
-def without(data: bytes, name: str, entity: str, ref: str) -> tuple[bytes, int]:
-    """An object's bytes without a guest's records, and how many there were. Raises ArchiveError if it is damaged."""
+def without(data: bytes, name: str, entity: str, erased: Erased) -> tuple[bytes, int]:
+    """An object's bytes without erased guests' records, and how many there were. Raises ArchiveError if it is
+    damaged."""
     records, writer, number = list(read_object(data, name)), Writer(), 0
     for record in records:
         key, value = record.key, record.value
-        if is_of(record, entity, ref):
+        if is_of(record, entity, erased):
             key, value, number = None, ERASED_VALUE, number + 1
         writer.append(pack_key(record.offset, record.timestamp_ms, key), value)
     return (writer.close(), number) if number else (data, 0)
 
 
-def is_of(record: ArchivedRecord, entity: str, ref: str) -> bool:
-    """Whether a record is of a guest: by its key, or, if it is bad, by naming him anywhere."""
-    if record.key == ref.encode():
+def is_of(record: ArchivedRecord, entity: str, erased: Erased) -> bool:
+    """Whether a record is of an erased guest: by its key, or, if it is bad, by naming one. As it is classified."""
+    if erased.has(record.key):
         return True
-    if not record.value or pattern((ref,)).search(record.value) is None:
+    if not record.value or check(entity, record.key, record.value).reason is None:
         return False
-    return check(entity, record.key, record.value).reason is not None
+    return erased.is_named_in(entity, record.key) or erased.is_named_in(entity, record.value)

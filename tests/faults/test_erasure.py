@@ -18,11 +18,10 @@ from pyspark.sql import SparkSession
 
 from batch.erasure import Proof, prove
 from batch.plan import Plan
-from batch.search import in_topics
+from batch.search import Wanted, in_topics
 from changelog.commands.client import await_outcome, send
 from changelog.derived import DERIVED, latest_topic
 from changelog.envelope import encode, envelope
-from changelog.erased import pattern
 from changelog.producer import Record
 from changelog.topics import admin, end_offsets
 from runtime import ops
@@ -310,7 +309,7 @@ def compaction_passes(settings: Settings) -> None:
         for future in client.incremental_alter_configs(resources).values():
             future.result(30)
     row, seeds = state(settings), count(700)
-    wanted = pattern((row["ref"], *row["identifying"]))
+    wanted = Wanted(row["ref"], row["identifying"])
 
     def gone() -> bool:
         feed(settings, shop(next(seeds), 100))

@@ -1,6 +1,8 @@
 """The law of erasure: folding a log from which somebody is erased is folding the log without him, in every view, by
 every way on which a record comes to a fold; and whoever is not erased keeps every row."""
 
+from functools import reduce
+
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -11,27 +13,22 @@ from changelog.archive.columnar import without
 from changelog.archive.rewrite import without as without_in_object
 from changelog.archive.secor import pack_key, read_object
 from changelog.archive.sequencefile import Writer
-from changelog.classify import CHANGE, CLASSIFIED_DDL, ERASED, classifier
+from changelog.classify import BAD, CHANGE, CLASSIFIED_DDL, ERASED, classifier
 from changelog.duplicates import mark_duplicates
 from changelog.envelope import encode, envelope
-from changelog.erased import NOBODY, Erased, digest
+from changelog.erased import NOBODY, Erased
 from changelog.typed import typed
+from runtime.settings import ENTITIES, topic_of
 from tests.logs import PARTITIONS, Log, logs
 from tests.oracle import LogRecord, Oracle
 from tests.property.test_laws import MATCHES, PHASES, READS, _frame, _text
+from tests.unit.changelog.test_erased import erased
 from views.algebra import View
 from views.fold import Fold, weighted
 from views.matching import folding, match_rows, matched, matching, progress_of, sides
 from views.registry import all_views
 
 pytestmark = pytest.mark.property
-
-SECRET = b"property"
-
-
-def erased(*refs: str) -> Erased:
-    """These guests, whose erasures are under way."""
-    return Erased(SECRET, frozenset(digest(SECRET, ref.encode()) for ref in refs), refs, len(refs))
 
 
 def left(log: Log, guests: set[str]) -> Oracle:
@@ -49,8 +46,9 @@ def judged(spark: SparkSession, records: list[LogRecord], who: Erased) -> DataFr
 def archived(spark: SparkSession, records: list[LogRecord], who: Erased) -> DataFrame:
     """As a build reads an archive that was ingested before the erasure, and not rewritten yet."""
     whole = judged(spark, records, NOBODY)
-    value = F.when(F.col("kind") != CHANGE, F.col("value"))
-    return without(whole.withColumn("value", value), who.refs)
+    whole = whole.withColumn("value", F.when(F.col("kind") != CHANGE, F.col("value")))
+    tables = [without(whole.where(F.col("topic") == topic_of(entity)), entity, who) for entity in ENTITIES]
+    return reduce(DataFrame.unionByName, tables)
 
 
 def rewritten(spark: SparkSession, records: list[LogRecord], who: Erased) -> DataFrame:
@@ -63,8 +61,7 @@ def rewritten(spark: SparkSession, records: list[LogRecord], who: Erased) -> Dat
             for record in mine:
                 writer.append(pack_key(record.offset, record.time // 1000, record.key), record.value or b"")
             data = writer.close()
-            for ref in who.refs:
-                data, _ = without_in_object(data, "object", topic.removeprefix("changelog."), ref)
+            data, _ = without_in_object(data, "object", topic.removeprefix("changelog."), who)
             for found, before in zip(read_object(data, "object"), mine, strict=True):
                 assert (found.offset, found.timestamp_ms) == (before.offset, before.time // 1000)
                 kept.append(before._replace(key=found.key, value=found.value))
@@ -125,3 +122,29 @@ def test_a_log_without_a_guest_folds_to_what_it_would_be_had_he_never_been(
     for name, rows in folded(records).items():
         assert rows == (READS | MATCHES)[name][1](oracle), name
     records.unpersist()
+
+
+WHO = 'Zoë/17 "Z"'
+NAMING = (
+    '{"guestRef": "Zo\\u00eb/17 \\"Z\\"", "cut', '{"a": "Zo\\u00EB\\/17 \\u0022Z\\u0022"', f"of {WHO}.",
+    '{"payload": "{\\"guestRef\\": \\"Zo\\\\u00eb/17 \\\\\\"Z\\\\\\"\\"}"', '{"email": "\\u0061nn@x.org"',
+    '{"guestRef": "g1"', '{"guestRef": "\\u0067\\u0031"', '{"guestRef": g1',
+)  # fmt: skip
+OTHERS = (
+    '{"guestRef": "Zo\\u00eb/171', '{"email": "jo.ann@x.org"', '{"email": "ann@x.org.uk"', '{"guestRef": "g12"',
+    '{"ref": "g1", "sku": "g1"', "g1 was here", "{",
+)  # fmt: skip
+"""Bad records of somebody else: those that name one of the erased, and those that do not."""
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_bad_record_of_somebody_else_that_names_a_guest_is_judged_alike_on_every_way(
+    spark: SparkSession, way: str
+) -> None:
+    log = Log()
+    for value in (*NAMING, *OTHERS):
+        log.append("changelog.order", b"somebody", value.encode())
+    records = WAYS[way](spark, log.records, erased(WHO, "g1", emails=("ann@x.org",)))
+    kinds = {row["kafka_offset"]: row["kind"] for row in records.collect()}
+    assert [kinds[offset] for offset in range(len(NAMING))] == [ERASED] * len(NAMING)
+    assert [kinds[len(NAMING) + offset] for offset in range(len(OTHERS))] == [BAD] * len(OTHERS)

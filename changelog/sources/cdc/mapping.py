@@ -32,6 +32,12 @@ def ref_of(prefix: str, table: str, row: Row) -> str:
     return f"{prefix}{ENTITY[table]}-{row[KEYS[table][0]]}"
 
 
+def refs_of(prefix: str, table: str, row: Row) -> set[str]:
+    """The refs that a row says: its entity's and its guest's."""
+    found = {ref_of(prefix, table, row)} if row.get(KEYS[table][0]) is not None else set()
+    return found | ({_guest(prefix, row["customer_id"])} if row.get("customer_id") is not None else set())
+
+
 def head(prefix: str, table: str, row: Row, known: Entity) -> Entity:
     """The entity that a row of any table but ``order_items`` is, an order without its items.
 

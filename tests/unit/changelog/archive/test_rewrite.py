@@ -6,7 +6,7 @@ from changelog.archive.rewrite import without
 from changelog.archive.secor import pack_key, read_object
 from changelog.archive.sequencefile import Writer
 from changelog.erased import ERASED_VALUE
-from tests.unit.changelog.test_erased import event
+from tests.unit.changelog.test_erased import erased, event
 
 pytestmark = pytest.mark.unit
 
@@ -28,7 +28,7 @@ def an_object() -> bytes:
 
 
 def test_records_of_the_guest_lose_everything_but_their_place_and_time() -> None:
-    made, number = without(an_object(), "name", "event", "g1")
+    made, number = without(an_object(), "name", "event", erased("g1"))
     found = list(read_object(made, "name"))
     assert number == 3
     assert [(record.offset, record.timestamp_ms) for record in found] == [(o, 1000 + o) for o, _, _ in RECORDS]
@@ -38,6 +38,6 @@ def test_records_of_the_guest_lose_everything_but_their_place_and_time() -> None
 
 
 def test_a_second_time_and_of_somebody_else_it_stays_byte_for_byte() -> None:
-    made, _ = without(an_object(), "name", "event", "g1")
-    assert without(made, "name", "event", "g1") == (made, 0)
-    assert without(made, "name", "event", "g3") == (made, 0)
+    made, _ = without(an_object(), "name", "event", erased("g1"))
+    assert without(made, "name", "event", erased("g1")) == (made, 0)
+    assert without(made, "name", "event", erased("g3")) == (made, 0)
