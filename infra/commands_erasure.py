@@ -14,7 +14,7 @@ from runtime import ops
 from runtime.errors import ConflictError, TerminalError, TransientError
 from runtime.settings import Settings
 from serving import publication
-from serving.erasure import request
+from serving.erasure import narrow, request
 
 READY_SECONDS = 600.0
 
@@ -77,11 +77,15 @@ def erase_guest(
 def drive(settings: Settings, erasure: int) -> Proof:
     """Take an erasure from where it stands as far as it goes now; what the last search found."""
     try:
-        _rewrite(settings, erasure, again=False)
-        return finish(settings, erasure)
+        return _finished(settings, erasure, again=False)
     except ConflictError:  # something came to the archive while it was rewritten
-        _rewrite(settings, erasure, again=True)
-        return finish(settings, erasure)
+        return _finished(settings, erasure, again=True)
+
+
+def _finished(settings: Settings, erasure: int, again: bool) -> Proof:
+    _rewrite(settings, erasure, again)
+    narrow(settings, erasure)
+    return finish(settings, erasure)
 
 
 def _rewrite(settings: Settings, erasure: int, again: bool) -> None:
@@ -156,6 +160,8 @@ def _say(proof: Proof, as_json: bool) -> None:
     for store in proof.stores:
         table.add_row(store.store, f"{store.searched:,}", str(store.number), ", ".join(store.places[:5]))
     Console(width=160).print(table)
+    for remark in proof.remarks:
+        typer.echo(remark)
     for one in proof.waiting:
         typer.echo(f"waiting for Kafka's retention: {one}")
     typer.echo("nothing is found" if not proof.found else f"found in {len(proof.found)} stores")

@@ -1,22 +1,26 @@
 """The request of an erasure: what is known of the guest is gathered, and he is hidden at once."""
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import psycopg
+from pyspark.sql.types import StringType
 
-from changelog.erased import digest
+from changelog.erased import digest, is_weak, names_of
 from changelog.erasures import check_of, recorded, secret_of
 from changelog.positions import to_json
 from changelog.sources.cdc import database
 from changelog.topics import acknowledged_offsets
+from changelog.typed import entity_type, snake
 from runtime import faults, ops, trino
 from runtime.errors import TerminalError
 from runtime.settings import Settings
 from serving.audit import Question, Record, audit
 from serving.publication import refresh
+from serving.whole_log import AT_ONCE, archived_entities, chunks
 
 SCRUBBED = "erased"
 """What stands where a ref stood, for example in a form that was filled in: nobody is called so."""
@@ -42,7 +46,8 @@ def request(settings: Settings, ref: str, purge: bool = False, despite_source: b
                     "--despite-source: nothing of theirs is taken from it any more, and drift will name them"
                 )
             records = audit(settings, Question(guest=ref)).records
-            values = identifying(settings, ref, records)
+            values, left_out = identifying(settings, ref, records)
+            names = json.dumps(names_of(secret_of(settings), [ref, *(value for value in values if "@" in value)]))
             ends = json.dumps(to_json(acknowledged_offsets(settings)))
             secret = secret_of(settings)
             recorded(settings, connection)  # made with this secret
@@ -50,10 +55,21 @@ def request(settings: Settings, ref: str, purge: bool = False, despite_source: b
                 connection.execute("LOCK TABLE erasures IN EXCLUSIVE MODE")
                 row = connection.execute(
                     "INSERT INTO erasures (erasure, digest, secret_check, state, ref, identifying, purge, log_end, "
-                    "records, steps) SELECT coalesce(max(erasure), 0) + 1, %s, %s, 'requested', %s, %s, %s, %s, %s, "
+                    "records, names, left_out, steps) SELECT coalesce(max(erasure), 0) + 1, %s, %s, 'requested', %s, "
+                    "%s, %s, %s, %s, %s, %s, "
                     "jsonb_build_object('requested', now()) FROM erasures ON CONFLICT (digest) DO UPDATE SET purge = "
                     "erasures.purge OR excluded.purge RETURNING erasure, state",
-                    (hashed, check_of(secret), ref, json.dumps(values), purge, ends, json.dumps(counted(records))),
+                    (
+                        hashed,
+                        check_of(secret),
+                        ref,
+                        json.dumps(values),
+                        purge,
+                        ends,
+                        json.dumps(counted(records)),
+                        names,
+                        left_out,
+                    ),
                 ).fetchone()
             assert row is not None
             faults.point("erase.requested")
@@ -89,24 +105,53 @@ def counted(records: list[Record]) -> dict[str, dict[str, int]]:
     return {topic: dict(kinds) for topic, kinds in sorted(found.items())}
 
 
-def identifying(settings: Settings, ref: str, records: list[Record]) -> list[str]:
-    """What else tells who a guest is: e-mail addresses and the refs of what is his, but for those that another guest
-    has too."""
-    found = {value for record in records for value in _of(record)} - {ref}
-    emails = sorted(value for value in found if "@" in value)
-    if emails:
-        named = ", ".join(map(trino.literal, emails))
-        _, rows = trino.execute(
-            trino.connect(settings),
-            f"SELECT DISTINCT email FROM serving.guest_latest WHERE email IN ({named}) AND ref <> {trino.literal(ref)}",
-        )
-        found -= {email for (email,) in rows}
-    return sorted(found)
+def identifying(settings: Settings, ref: str, records: list[Record]) -> tuple[list[str], int]:
+    """What else tells who a guest is, e-mail addresses and the refs of what is his, and how many of these are left out:
+    weak ones, which others use in other senses, those that a record of somebody else has too (a session that went over
+    to another guest, a shared address), and what stands in the place of an address that is none."""
+    said = {pair for record in records for pair in _of(record)}
+    found = {value for _, value in said} - {ref}
+    good = {value for name, value in said if value in found and not is_weak(value) and (name == "ref" or "@" in value)}
+    kept = good - of_others(settings, ref, good)
+    return sorted(kept), len(found) - len(kept)
 
 
-def _of(record: Record) -> Iterator[str]:
+def narrow(settings: Settings, erasure: int) -> None:
+    """Leave out of what is looked for what somebody else has by now. Of what is left the search says whose it is."""
+    with ops.connect(settings) as connection:
+        row = connection.execute("SELECT ref, identifying FROM erasures WHERE erasure = %s", (erasure,)).fetchone()
+        if row is None or row["ref"] is None or not row["identifying"]:
+            return
+        theirs = sorted(of_others(settings, row["ref"], row["identifying"]))
+        if theirs:
+            connection.execute(
+                "UPDATE erasures SET identifying = identifying - %s::text[], left_out = left_out + %s "
+                "WHERE erasure = %s AND identifying IS NOT NULL",
+                (theirs, len(theirs), erasure),
+            )
+
+
+def of_others(settings: Settings, ref: str, values: Collection[str]) -> set[str]:
+    """Those of ``values`` that a valid record with another key has in any of its own fields, as the archive says."""
+    lake, found = trino.connect(settings), set()
+    for entity, type_ in archived_entities(lake).items() if values else ():
+        names = [snake(field.name) for field in entity_type(entity).fields if isinstance(field.dataType, StringType)]
+        there = [name for name in names if re.search(rf'\b{name}"? varchar', type_)]
+        texts = ", ".join(f"{side}.{name}" for side in ('"current"', "original") for name in there)
+        for some in chunks(sorted(values), AT_ONCE):
+            _, rows = trino.execute(
+                lake,
+                f'SELECT DISTINCT value FROM (SELECT ARRAY[{texts}] AS texts FROM lake.archive."{entity}" '
+                f"WHERE kind = 'change' AND key <> X'{ref.encode().hex()}') CROSS JOIN UNNEST(texts) AS t(value) "
+                f"WHERE value IN ({', '.join(map(trino.literal, some))})",
+            )
+            found |= {value for (value,) in rows}
+    return found
+
+
+def _of(record: Record) -> Iterator[tuple[str, str]]:
     for side in (record.current, record.original):
         said: dict[str, Any] = side if isinstance(side, dict) else {}
         for name in ("ref", "email"):
             if isinstance(said.get(name), str) and said[name]:
-                yield said[name]
+                yield name, said[name]
