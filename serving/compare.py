@@ -16,7 +16,6 @@ from changelog.erasures import served_number
 from changelog.positions import Vector, covers, from_json
 from runtime import ops, trino
 from runtime.errors import TerminalError
-from runtime.ops import Connection
 from runtime.settings import Settings, entity_of, topic_of
 from serving import sql
 from serving.published import Served, current
@@ -54,7 +53,8 @@ class Difference:
 @dataclass
 class Comparison:
     """All views of a run, and whether differences are accounted for: there are none, or late copies or deferred changes
-    explain them, or the code is another, or the run leaves out guests who were erased since (``erased``)."""
+    explain them, or the code is another, or the run leaves out guests who were erased since (``erased``): then there
+    are no examples, for these would be their rows."""
 
     run_id: str
     code_changed: bool
@@ -93,7 +93,7 @@ def compare(settings: Settings, run_id: str, lake: TrinoConnection | None = None
             if name in served:
                 table = None if run["location"] == "batch" else f'"{run["location"]}".{name}_states'
                 new = Pin(built["snapshot"], run["generation"], run["epoch"], table=table)
-                report.views.append(_compare(lake, connection, served[name], new, vector))
+                report.views.append(_compare(lake, served[name], new, vector, 0 if erased else EXAMPLES))
         connection.execute(
             "INSERT INTO comparisons (run_id, report) VALUES (%s, %s) ON CONFLICT (run_id) DO UPDATE SET "
             "(report, compared_at) = (excluded.report, now())",
@@ -114,7 +114,7 @@ def _code(lake: TrinoConnection, served: Served) -> str | None:
     return str(rows[0][0]) if rows else None
 
 
-def _compare(lake: TrinoConnection, connection: Connection, served: Served, new: Pin, vector: Vector) -> Difference:
+def _compare(lake: TrinoConnection, served: Served, new: Pin, vector: Vector, examples: int) -> Difference:
     view = view_named(served.view)
     found = Difference(view.name)
     old = served.pin
@@ -130,8 +130,8 @@ def _compare(lake: TrinoConnection, connection: Connection, served: Served, new:
     measures = _measures(view)
     found.rows, found.only_served, found.only_run, found.changed, *differ = (int(value or 0) for value in rows[0])
     found.measures = {name: number for name, number in zip(measures, differ, strict=True) if number}
-    if found.differing:
-        columns, rows = trino.execute(lake, f"{_differences(view, old, new)} LIMIT {EXAMPLES}")
+    if found.differing and examples:
+        columns, rows = trino.execute(lake, f"{_differences(view, old, new)} LIMIT {examples}")
         found.examples = [dict(zip(columns, row, strict=True)) for row in rows]
     return found
 

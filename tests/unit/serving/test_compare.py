@@ -1,8 +1,12 @@
 """What a comparison says, and when a difference is accounted for."""
 
+from typing import Any, cast
+
 import pytest
 
-from serving.compare import Comparison, Difference, described
+from serving.compare import Comparison, Difference, _compare, described
+from serving.published import Served
+from serving.sql import Pin
 
 pytestmark = pytest.mark.unit
 
@@ -34,3 +38,16 @@ def test_a_difference_is_accounted_for_by_code_late_copies_or_a_cut_that_is_not_
 ) -> None:
     view = Difference("traffic", rows=1, changed=1, late_copies=late_copies, records_apart=apart)
     assert Comparison("r", code_changed, [view]).unexplained == unexplained
+
+
+@pytest.mark.parametrize(("examples", "shown"), [(20, [{"guest_ref": "g-1"}]), (0, [])])
+def test_where_somebody_was_erased_between_the_two_rows_are_counted_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, examples: int, shown: list[dict[str, str]]
+) -> None:
+    def answer(_lake: Any, text: str) -> tuple[list[str], list[list[Any]]]:
+        return (["guest_ref"], [["g-1"]]) if "LIMIT" in text else ([], [[3, 1, 0, 0, 0, 0]])
+
+    monkeypatch.setattr("serving.compare.trino.execute", answer)
+    served = Served("guest_spend", 1, "r", 1, 5, {}, 7, 3, None)
+    found = _compare(cast(Any, None), served, Pin(8, 1, 5), {}, examples)
+    assert (found.only_served, found.examples) == (1, shown)
