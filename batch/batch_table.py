@@ -77,6 +77,17 @@ def write_run(
     return snapshot
 
 
+def forget_run(spark: SparkSession, name: str, run_id: str, snapshot: int) -> None:
+    """Drop the tag that :func:`write_run` made, so that the snapshot can expire. A second call changes nothing."""
+    tag = f"run_{run_id}_{snapshot}"
+
+    def gone(table: Any) -> None:
+        if _ref(table, tag) is not None:
+            table.manageSnapshots().removeTag(tag).commit()
+
+    _commit(spark, name, gone)
+
+
 def _append(
     spark: SparkSession, name: str, branch: str, start: int | None, slice_: DataFrame, properties: Mapping[str, str]
 ) -> int | None:

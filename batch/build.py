@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from batch.archive_table import changes, first_after, positions, snapshots_now
-from batch.batch_table import batch_name, ensure_batch_table, folded_by, slices, taken_in, write_run
+from batch.batch_table import batch_name, ensure_batch_table, folded_by, forget_run, slices, taken_in, write_run
 from batch.boundary import Boundary, choose
 from batch.ingest import BATCH_CONF
 from batch.matches import matches_between
@@ -32,10 +32,10 @@ from batch.raw import raw_changes
 from changelog.erasures import recorded, served_number
 from changelog.positions import Vector, covers, from_json, to_json
 from runtime import faults
-from runtime.errors import TerminalError, TransientError
+from runtime.errors import ConflictError, TerminalError, TransientError
 from runtime.ops import Connection, connect
 from runtime.settings import Settings, topic_of
-from runtime.spark import job
+from runtime.spark import deleting, job
 from runtime.version import code_version
 from views.algebra import View
 from views.fold import Fold, combine, weighted
@@ -78,7 +78,8 @@ def build(spark: SparkSession, settings: Settings, plan: Plan) -> Run:
     """Fold up to the newest possible boundary and return the run, ready to be published.
 
     Raises TransientError if no epoch is warm and archived yet, ContractError if the speed layer runs other code,
-    TerminalError if the plan begins at a topic-partition that there is not.
+    TerminalError if the plan begins at a topic-partition that there is not, ConflictError if the run was retired while
+    it folded: then nothing of it stays.
     """
     began = time.monotonic()
     run_id = plan.run_id or f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}_{uuid.uuid4().hex[:6]}"
@@ -104,7 +105,7 @@ def build(spark: SparkSession, settings: Settings, plan: Plan) -> Run:
             run_id, kind, pipeline, boundary.generation, boundary.epoch, to_json(boundary.vector), plan.location,
             to_json(since), boundary.erasures,
         )  # fmt: skip
-        _note(ops, run, "building")
+        _note_building(ops, run)
         for view in targets:
             ensure_batch_table(spark, settings, batch_name(view, plan.location), view)
         for start, group in _by_start(targets, bases, since):
@@ -120,8 +121,23 @@ def build(spark: SparkSession, settings: Settings, plan: Plan) -> Run:
                 found = matches_between(spark, settings, snapshots, start, end, joins, objects, erased)
                 _fold_group(spark, run, match_rows(found, joins), start, boundary, joins, bases)
         run.seconds = round(time.monotonic() - began, 3)
-        _note(ops, run, "built")
+        if not _note_built(ops, run):
+            _drop(spark, settings, run, targets)
+            raise ConflictError(
+                f"run {run_id} was retired while it folded: it stands on generation {run.generation}, and a guest was "
+                "erased since, or it took more than a day. Nothing of it is left; run this again"
+            )
     return run
+
+
+def _drop(spark: SparkSession, settings: Settings, run: Run, views: Sequence[View]) -> None:
+    """What a run has made, which nobody may read any more."""
+    for view in views:
+        name = batch_name(view, run.location)
+        if run.location != SERVED_LOCATION:
+            deleting(spark, settings).sql(f"DROP TABLE IF EXISTS {name} PURGE")
+        elif view.name in run.views:
+            forget_run(spark, name, run.run_id, run.views[view.name]["snapshot"])
 
 
 def _since(
@@ -230,8 +246,25 @@ def _combined(spark: SparkSession, view: View, base: Base, slice_: DataFrame) ->
     return combine(view.contribution, before.unionByName(slice_))
 
 
-def _note(ops: Connection, run: Run, state: str) -> None:
-    """Note the run. Only one that is ``built``, into what is served, can be published."""
+def _note_built(ops: Connection, run: Run) -> bool:
+    """Note that a run is built: only such a one, into what is served, can be published. False if it was retired, or
+    begun anew on another generation, since it began."""
+    return (
+        ops.execute(
+            "UPDATE runs SET state = 'built', views = %s, detail = %s, finished_at = now() WHERE run_id = %s AND "
+            "generation = %s AND state IN ('building', 'built')",
+            (json.dumps(run.views), _detail(run), run.run_id, run.generation),
+        ).rowcount
+        == 1
+    )
+
+
+def _detail(run: Run) -> str:
+    return json.dumps({"seconds": run.seconds, "since": run.since, "erasures": run.erasures})
+
+
+def _note_building(ops: Connection, run: Run) -> None:
+    """Note that a run begins; one of the same name begins anew."""
     ops.execute(
         "INSERT INTO runs (run_id, kind, pipeline, generation, epoch, vector, views, code_version, state, location, "
         "detail) VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) ON CONFLICT (run_id) DO UPDATE SET (kind, "
@@ -247,9 +280,9 @@ def _note(ops: Connection, run: Run, state: str) -> None:
             json.dumps(run.vector),
             json.dumps(run.views),
             code_version(),
-            state,
+            "building",
             run.location,
-            json.dumps({"seconds": run.seconds, "since": run.since, "erasures": run.erasures}),
+            _detail(run),
         ),
     )
 

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from batch.batch_table import EMPTY_TAG
+from batch.batch_table import EMPTY_TAG, taken_in
 from batch.ingest import BATCH_CONF
 from batch.maintenance import Report as Upkeep
 from batch.maintenance import delete_speed_rows, drop_refs, expire_now, refs_of, tables_of
@@ -144,18 +144,23 @@ def _empty_heads(spark: SparkSession) -> None:
 
 def _drop_locations(spark: SparkSession, connection: Connection, erasure: int, report: Report) -> None:
     """Tables of replays and experiments that have not taken the erasure in, and what killed comparisons left."""
-    rows = connection.execute(
-        "SELECT DISTINCT ON (location) location, coalesce(erasures, 0) AS erasures FROM runs LEFT JOIN generations "
-        "USING (pipeline, generation) WHERE location <> %s ORDER BY location, started_at DESC", (SERVED_LOCATION,)
-    ).fetchall()  # fmt: skip
-    gone = {row["location"] for row in rows if row["erasures"] < erasure} - set(RESERVED)
-    for namespace in sorted({*gone, "scratch"}):
+    rows = connection.execute("SELECT DISTINCT location FROM runs WHERE location <> %s", (SERVED_LOCATION,)).fetchall()
+    for namespace in sorted({"scratch", *(row["location"] for row in rows)} - (set(RESERVED) - {"scratch"})):
         for table in tables_of(spark, namespace):
+            if namespace != "scratch" and not has_before(spark, table, erasure):
+                continue
             try:
                 spark.sql(f"DROP TABLE IF EXISTS {table} PURGE")
                 report.dropped.append(table)
             except (Py4JError, PySparkException) as error:
                 report.upkeep.failed.append(f"{table}: {str(error).splitlines()[0]}")
+
+
+def has_before(spark: SparkSession, table: str, erasure: int) -> bool:
+    """Whether a table has anything that was folded without having taken the erasure in, as its snapshots say."""
+    refs = refs_of(spark, table)
+    empty = {row["snapshot_id"] for row in refs if row["name"] == EMPTY_TAG}
+    return any(taken_in(spark, table, snapshot) < erasure for snapshot in {row["snapshot_id"] for row in refs} - empty)
 
 
 def main(argv: list[str] | None = None) -> int:
