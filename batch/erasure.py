@@ -11,11 +11,11 @@ What is left of it for ever: its number, the keyed hash of the ref, when it was 
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 from confluent_kafka import KafkaException, TopicPartition
@@ -41,6 +41,8 @@ from runtime.ops import Connection
 from runtime.settings import Database, Settings
 
 log = logging.getLogger("erasure")
+
+T = TypeVar("T")
 
 STATES = ("requested", "published", "rewritten", "waiting", "done")
 
@@ -141,6 +143,23 @@ def is_published(settings: Settings, erasure: int) -> bool:
             return False
         advance(connection, erasure, "published")
     return True
+
+
+def ensure_published(settings: Settings, erasure: int, publish: Callable[[], T]) -> T | None:
+    """Publish, unless everything that is served has taken the erasure in already: somebody may have published a later
+    generation first, also at this moment, and then there is nothing left to publish. Returns what ``publish`` did, if
+    it did; raises what it raises, and TransientError where the guest is still counted afterwards."""
+    if is_published(settings, erasure):
+        return None
+    try:
+        done = publish()
+    except TerminalError:
+        if is_published(settings, erasure):
+            return None
+        raise
+    if not is_published(settings, erasure):
+        raise TransientError(f"erasure {erasure}: what is served still counts the guest: anabranch boundary")
+    return done
 
 
 def clean(settings: Settings, erasure: int) -> None:

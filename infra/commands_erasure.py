@@ -8,10 +8,21 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from batch.erasure import Proof, clean, finish, is_generation_ready, is_published, list_all, number_of, prove, row_of
+from batch.erasure import (
+    Proof,
+    clean,
+    ensure_published,
+    finish,
+    is_generation_ready,
+    is_published,
+    list_all,
+    number_of,
+    prove,
+    row_of,
+)
 from infra.commands_views import AsJson, Spinner, spark_job
 from runtime import ops
-from runtime.errors import ConflictError, TerminalError, TransientError
+from runtime.errors import ConflictError, TransientError
 from runtime.settings import Settings
 from serving import publication
 from serving.erasure import narrow, request
@@ -100,9 +111,7 @@ def _rewrite(settings: Settings, erasure: int, again: bool) -> None:
             _await_generation(settings, erasure)
         run = f"erasure_{erasure}"
         spark_job("batch.run", ["--full", "--run-id", run, "--erasures", str(erasure)], "erasure-batch", (0, 3))
-        publication.publish(settings, run, back=True)
-        if not is_published(settings, erasure):
-            raise TerminalError(f"erasure {erasure}: what is served still counts the guest: anabranch boundary")
+        ensure_published(settings, erasure, lambda: publication.publish(settings, run, back=True))
     if row["state"] != "rewritten":
         spark_job("batch.erase", ["--erasure", str(erasure)], "erase")
         clean(settings, erasure)

@@ -4,8 +4,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from batch.erasure import Proof, Waiting, purgeable
+from batch import erasure
+from batch.erasure import Proof, Waiting, ensure_published, purgeable
 from batch.search import Found, InTopic
+from runtime.errors import BehindError, TerminalError, TransientError
+from runtime.settings import Settings
 
 pytestmark = pytest.mark.unit
 
@@ -40,3 +43,32 @@ def test_time_helps_in_kafka_and_nowhere_else() -> None:
     assert [store.store for store in proof.found] == ["kafka: patch.order", "bucket: lake"]
     assert [store.store for store in proof.elsewhere] == ["bucket: lake"]
     assert Proof(stores[:1]).elsewhere == []
+
+
+@pytest.mark.parametrize(
+    ("published", "raises", "ends"),
+    [
+        ([True], None, None),  # somebody was first
+        ([False, True], None, "done"),
+        ([False, True], BehindError("behind"), None),  # somebody was first just now
+        ([False, False], BehindError("behind"), BehindError),
+        ([False, False], None, TransientError),
+    ],
+)
+def test_who_published_without_the_guest_does_not_matter(
+    monkeypatch: pytest.MonkeyPatch, published: list[bool], raises: TerminalError | None, ends: object
+) -> None:
+    answers = iter(published)
+    monkeypatch.setattr(erasure, "is_published", lambda _settings, _erasure: next(answers))
+
+    def publish() -> str:
+        if raises:
+            raise raises
+        return "done"
+
+    if isinstance(ends, type) and issubclass(ends, Exception):
+        with pytest.raises(ends):
+            ensure_published(Settings(), 1, publish)
+    else:
+        assert ensure_published(Settings(), 1, publish) == ends
+    assert list(answers) == []
