@@ -35,7 +35,7 @@ def served_vectors(connection: Connection) -> list[Vector]:
     """For each view that is served: up to where its batch side was folded."""
     rows = connection.execute(
         "SELECT DISTINCT ON (v.view) v.vector FROM publication_views v JOIN publications p USING (publication) "
-        "WHERE p.state = 'finished' ORDER BY v.view, v.publication DESC"
+        "WHERE p.state = 'finished' AND v.withdrawn_at IS NULL ORDER BY v.view, v.publication DESC"
     ).fetchall()
     return [from_json(row["vector"]) for row in rows]
 
@@ -44,7 +44,8 @@ def stands_on_an_earlier(connection: Connection) -> bool:
     """Whether a view that is served stands on another generation than the newest: its speed side stands still."""
     row = connection.execute(
         "SELECT EXISTS (SELECT 1 FROM (SELECT DISTINCT ON (v.view) p.pipeline, v.generation FROM publication_views v "
-        "JOIN publications p USING (publication) WHERE p.state = 'finished' ORDER BY v.view, v.publication DESC) s "
+        "JOIN publications p USING (publication) WHERE p.state = 'finished' AND v.withdrawn_at IS NULL "
+        "ORDER BY v.view, v.publication DESC) s "
         "WHERE s.generation < (SELECT max(g.generation) FROM generations g WHERE g.pipeline = s.pipeline)) AS earlier"
     ).fetchone()
     return row == {"earlier": True}

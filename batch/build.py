@@ -167,7 +167,7 @@ def _served(spark: SparkSession, ops: Connection, view: View, boundary: Boundary
     """What is served of ``view``, or None if it has no batch side or was folded by other code."""
     row = ops.execute(
         "SELECT v.* FROM publication_views v JOIN publications p USING (publication) "
-        "WHERE v.view = %s AND p.state = 'finished' ORDER BY v.publication DESC LIMIT 1",
+        "WHERE v.view = %s AND p.state = 'finished' AND v.withdrawn_at IS NULL ORDER BY v.publication DESC LIMIT 1",
         (view.name,),
     ).fetchone()
     if row is None or row["snapshot"] is None:

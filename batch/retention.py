@@ -79,7 +79,8 @@ _PINNED = """
     UNION
     SELECT * FROM (
         SELECT DISTINCT ON (v.view) v.view, coalesce(v.restores, v.publication) FROM publication_views v
-        JOIN publications p USING (publication) WHERE p.state = 'finished' ORDER BY v.view, v.publication DESC
+        JOIN publications p USING (publication) WHERE p.state = 'finished' AND v.withdrawn_at IS NULL
+        ORDER BY v.view, v.publication DESC
     ) AS served
 """
 """Pairs that are served, or about to be; a rollback counts as what it restored."""

@@ -13,7 +13,8 @@ from runtime.settings import Settings
 SERVED = (
     "SELECT coalesce(min(g.erasures), 0) AS erasures FROM (SELECT DISTINCT ON (v.view) v.view, p.pipeline, "
     "v.generation FROM publication_views v JOIN publications p USING (publication) WHERE p.state = 'finished' "
-    "ORDER BY v.view, v.publication DESC) AS served JOIN generations g USING (pipeline, generation)"
+    "AND v.withdrawn_at IS NULL ORDER BY v.view, v.publication DESC) AS served "
+    "JOIN generations g USING (pipeline, generation)"
 )
 """The erasures that everything served has taken in: those of the generations that it stands on."""
 

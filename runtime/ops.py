@@ -87,11 +87,14 @@ ALTER TABLE generations ADD COLUMN IF NOT EXISTS batch_services jsonb NOT NULL D
 ALTER TABLE generations ADD COLUMN IF NOT EXISTS cause text;
 ALTER TABLE generations ADD COLUMN IF NOT EXISTS reason text;
 ALTER TABLE erasures ADD COLUMN IF NOT EXISTS names jsonb NOT NULL DEFAULT '{}';
+ALTER TABLE publication_views ADD COLUMN IF NOT EXISTS withdrawn_at timestamptz;
 ALTER TABLE erasures ADD COLUMN IF NOT EXISTS left_out int NOT NULL DEFAULT 0;
 """
 """Every statement can be run again. ``archived`` and ``archive_objects`` are caches of what the lake and the objects
 say; losing them loses time only. ``speed_floors``: rows of a generation below this epoch may have been deleted.
 ``generations.cause``, ``reason``: what was lost, of a generation that the speed layer began by itself.
+``publication_views.withdrawn_at``: the view was no longer defined when somebody published; nothing is served under its
+name, and what it served is not served again.
 ``dead_letter_replays``: what became of a dead letter; without ``replayed_at`` it is not known yet.
 ``erasures``: the guests who are erased, for ever; ``ref`` and ``identifying`` tell who it is, and go when it is
 finished; ``names`` are keyed hashes of what a bad record names him by, and their lengths, for ever; ``left_out`` counts

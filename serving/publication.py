@@ -8,6 +8,7 @@ matter that views are replaced one after another. A publication that was interru
 import json
 import logging
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,7 +75,8 @@ def publish(settings: Settings, run_id: str | None = None, back: bool = False, p
     """Publish a finished run, by default the newest. Publishing what is served already does nothing.
 
     ``back``: also a run that lies behind what is served, as a recompute does that took longer than the schedule's
-    interval; its pair is exact as well, and was never served. Raises HeldError after a rollback, BehindError for a run
+    interval; its pair is exact as well, and was never served. What is served under names that the run's code no longer
+    defines is withdrawn. Raises HeldError after a rollback, BehindError for a run
     that lies behind, TerminalError if there is no such run.
     """
     with ops.connect(settings) as connection, ops.publication_lock(connection):
@@ -119,10 +121,33 @@ def publish(settings: Settings, run_id: str | None = None, back: bool = False, p
                     built["records"], None,
                 )
             )  # fmt: skip
-        if not chosen:
-            return Published(None, "batch", ())
-        _check_there(settings, connection, pipeline, chosen)
-        return _publish(settings, connection, pipeline, "batch", run["run_id"], chosen)
+        published = Published(None, "batch", ())
+        if chosen:
+            _check_there(settings, connection, pipeline, chosen)
+            published = _publish(settings, connection, pipeline, "batch", run["run_id"], chosen)
+        if run["code_version"] == code_version():  # other code has other definitions than this here
+            _withdraw(settings, connection)
+        return published
+
+
+def _withdraw(settings: Settings, connection: Connection) -> None:
+    """Take back what is served under names that are no longer defined: nobody would publish it again, so it would go on
+    showing what it showed. Its pairs are retired. A second call finds nothing."""
+    lake = trino.connect(settings)
+    for name in undefined(views_say(lake)):
+        trino.execute(lake, f'DROP VIEW IF EXISTS lake.serving."{name}"')
+        log.info("%s is no longer defined, and no longer served", name)
+    connection.execute(
+        "UPDATE publication_views SET withdrawn_at = now(), retired_at = coalesce(retired_at, now()) "
+        "WHERE withdrawn_at IS NULL AND view <> ALL(%s)",
+        ([view.name for view in all_views()],),
+    )
+
+
+def undefined(served: Iterable[str]) -> list[str]:
+    """Those of the names of published views that no definition has."""
+    names = {name for view in all_views() for name in (view.name, f"{view.name}_states")}
+    return sorted(set(served) - names - {derived.name for derived in derived_views()})
 
 
 def _raise_if_behind(connection: Connection, before: Served, run: dict[str, Any], snapshot: int, back: bool) -> None:
@@ -258,7 +283,7 @@ def _serve(settings: Settings, connection: Connection, publication: int, kind: s
     lake = trino.connect(settings)
     hide = is_hiding(connection)
     _ensure_schemas(settings, lake, hide)
-    known = {view.name: view for view in all_views()}  # one whose definition is gone keeps serving what it served
+    known = {view.name: view for view in all_views()}  # one whose definition is gone is about to be withdrawn
     pairs = [pair for pair in map(pair_from_row, rows) if pair.view in known]
     texts: dict[str, tuple[str, str]] = {}
     for pair in pairs:

@@ -31,10 +31,10 @@ class Served:
 
 
 def current(connection: Connection) -> list[Served]:
-    """The newest finished publication of each view."""
+    """The newest finished publication of each view that is served."""
     rows = connection.execute(
         "SELECT DISTINCT ON (v.view) v.* FROM publication_views v JOIN publications p USING (publication) "
-        "WHERE p.state = 'finished' ORDER BY v.view, v.publication DESC"
+        "WHERE p.state = 'finished' AND v.withdrawn_at IS NULL ORDER BY v.view, v.publication DESC"
     ).fetchall()
     return [pair_from_row(row) for row in rows]
 
@@ -47,7 +47,7 @@ def history(connection: Connection) -> list[dict[str, Any]]:
     return connection.execute(
         "WITH now AS (SELECT DISTINCT ON (v.view) v.view, coalesce(v.restores, v.publication) AS publication "
         "FROM publication_views v JOIN publications p USING (publication) WHERE p.state = 'finished' "
-        "ORDER BY v.view, v.publication DESC) "
+        "AND v.withdrawn_at IS NULL ORDER BY v.view, v.publication DESC) "
         "SELECT v.publication, p.kind, v.view, v.run_id, v.generation, v.epoch, v.snapshot, p.published_at, "
         "now.publication IS NOT NULL AS served FROM publication_views v JOIN publications p USING (publication) "
         "LEFT JOIN now ON now.view = v.view AND now.publication = v.publication "
@@ -77,7 +77,7 @@ def _history(connection: Connection, view: View) -> tuple[int, list[dict[str, An
     """(the publication whose pair is served, the pairs that were published, newest first) of a view."""
     rows = connection.execute(
         "SELECT v.* FROM publication_views v JOIN publications p USING (publication) "
-        "WHERE v.view = %s AND p.state = 'finished' ORDER BY v.publication DESC",
+        "WHERE v.view = %s AND p.state = 'finished' AND v.withdrawn_at IS NULL ORDER BY v.publication DESC",
         (view.name,),
     ).fetchall()
     if not rows:
@@ -89,7 +89,7 @@ def goes_back(connection: Connection, view: View) -> bool:
     """Whether the view was served otherwise before."""
     pairs = connection.execute(
         "SELECT count(*) AS n FROM publication_views v JOIN publications p USING (publication) "
-        "WHERE v.view = %s AND p.state = 'finished' AND v.restores IS NULL",
+        "WHERE v.view = %s AND p.state = 'finished' AND v.restores IS NULL AND v.withdrawn_at IS NULL",
         (view.name,),
     ).fetchone()
     return pairs is not None and pairs["n"] > 1
@@ -133,11 +133,14 @@ def _restored(row: dict[str, Any]) -> Served:
 
 
 def views_in(connection: Connection, publication: int | None, pipeline: str) -> list[View]:
-    """The views of a publication that are still defined; those of the pipeline if there is none."""
+    """The views of a publication that are still defined and were not withdrawn; those of the pipeline if none is
+    named."""
     if publication is None:
         return list(views_of(pipeline))
-    rows = connection.execute("SELECT view FROM publication_views WHERE publication = %s", (publication,)).fetchall()
-    names = {row["view"] for row in rows}
-    if not names:
+    rows = connection.execute(
+        "SELECT view, withdrawn_at FROM publication_views WHERE publication = %s", (publication,)
+    ).fetchall()
+    names = {row["view"] for row in rows if row["withdrawn_at"] is None}
+    if not rows:
         raise TerminalError(f"there is no publication {publication}: anabranch publications")
     return [view for view in views_of(pipeline) if view.name in names]

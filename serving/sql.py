@@ -223,7 +223,8 @@ def _audited(entity: str, type_: str) -> str:
 _BOUNDARY = """
 WITH served AS (
   SELECT v.view, max(v.publication) AS publication FROM ops.public.publication_views v
-  JOIN ops.public.publications p ON p.publication = v.publication WHERE p.state = 'finished' GROUP BY v.view
+  JOIN ops.public.publications p ON p.publication = v.publication
+  WHERE p.state = 'finished' AND v.withdrawn_at IS NULL GROUP BY v.view
 ), pinned AS (
   SELECT v.view, v.publication, p.kind, p.pipeline, v.run_id, v.generation, v.epoch, v.snapshot, v.records, v.topic,
     json_format(v.vector) AS vector, p.published_at
