@@ -1,7 +1,7 @@
 """Raw objects without a guest: his records keep their place and time, and lose everything else.
 
 The only thing that ever replaces an object of the archive. It has the same name, the same records at the same offsets,
-and another etag; whoever reads it while it is replaced is told so and reads again.
+and another etag; whoever reads it while it is replaced is told so and reads again, and of two that replace it one does.
 """
 
 import logging
@@ -13,10 +13,12 @@ from changelog.archive.store import ArchiveStore
 from changelog.erased import ERASED_VALUE, Erased
 from changelog.validation import check
 from runtime import faults
-from runtime.errors import ArchiveError
+from runtime.errors import ArchiveError, TransientError
 from runtime.settings import Settings, entity_of
 
 log = logging.getLogger("rewrite")
+
+ATTEMPTS = 5
 
 Replaced = Callable[[str, str], None]
 """Called with the name and the new etag of each object that was replaced."""
@@ -25,21 +27,31 @@ Replaced = Callable[[str, str], None]
 def rewrite(settings: Settings, erased: Erased, replaced: Replaced) -> dict[str, int]:
     """Replace every object that holds records of erased guests, or bad records that name them. Returns how many records
     that were, by topic. A second call finds none; killed, it is run again. An object that cannot be read stays as it
-    is."""
+    is. Raises TransientError where somebody else kept replacing one."""
     store, found = ArchiveStore(settings.s3), dict.fromkeys(settings.topics, 0)
     for topic in settings.topics:
         for item in store.list_objects(topic):
-            data = store.get(item.key, item.etag)
             try:
-                made, number = without(data, item.key, entity_of(topic), erased)
+                found[topic] += _replaced(store, item.key, entity_of(topic), erased, replaced)
             except ArchiveError as error:
                 log.warning("%s", error)
-                continue
-            if number:
-                faults.point("erase.before-object")
-                replaced(item.key, store.replace(item.key, made))
-                found[topic] += number
     return found
+
+
+def _replaced(store: ArchiveStore, key: str, entity: str, erased: Erased, replaced: Replaced) -> int:
+    for attempt in range(ATTEMPTS):
+        data, etag = store.read(key)
+        made, number = without(data, key, entity, erased)
+        if made == data:
+            break
+        faults.point("erase.before-object")
+        try:
+            replaced(key, store.replace(key, made, etag))
+            return number
+        except TransientError:  # another erasure was first: what it has put is to be read
+            if attempt + 1 == ATTEMPTS:
+                raise
+    return 0
 
 
 def without(data: bytes, name: str, entity: str, erased: Erased) -> tuple[bytes, int]:

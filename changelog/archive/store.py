@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("archive")
 
+CHANGED = ("PreconditionFailed", "412", "ConditionalRequestConflict", "NoSuchKey")
+"""What stores answer where an object is no longer the one that was meant to be replaced."""
+
 
 class ArchiveObject(NamedTuple):
     """An object in a listing. ``etag`` changes when its bytes do."""
@@ -73,9 +76,20 @@ class ArchiveStore:
         """Raise botocore's error unless the store answers."""
         self._client.list_objects_v2(Bucket=self._bucket, MaxKeys=1)
 
-    def replace(self, key: str, data: bytes) -> str:
-        """Put an object in the place of the one of this name. Returns its etag, as a listing tells it."""
-        return self._client.put_object(Bucket=self._bucket, Key=key, Body=data)["ETag"]
+    def read(self, key: str) -> tuple[bytes, str]:
+        """An object whole, as it is now, and its etag."""
+        found = self._client.get_object(Bucket=self._bucket, Key=key)
+        return found["Body"].read(), found["ETag"]
+
+    def replace(self, key: str, data: bytes, etag: str) -> str:
+        """Put an object in the place of the one of this name. Returns its etag, as a listing tells it. Raises
+        TransientError if that is no longer the one with ``etag``: then nothing is put."""
+        try:
+            return self._client.put_object(Bucket=self._bucket, Key=key, Body=data, IfMatch=etag)["ETag"]
+        except ClientError as error:
+            if error.response["Error"]["Code"] in CHANGED:
+                raise TransientError(f"{key} was replaced by somebody else; run this again") from error
+            raise
 
     def claim(self, topic: str, topic_id: str) -> str:
         """Note, once and for ever, which topic the archive of this name is made from. Returns the id noted first."""

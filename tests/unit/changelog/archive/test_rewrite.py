@@ -1,11 +1,14 @@
 """A rewritten object has the same records at the same offsets and times, and nothing of the guest."""
 
+from typing import Any, cast
+
 import pytest
 
-from changelog.archive.rewrite import without
+from changelog.archive.rewrite import _replaced, without
 from changelog.archive.secor import pack_key, read_object
 from changelog.archive.sequencefile import Writer
 from changelog.erased import ERASED_VALUE
+from runtime.errors import TransientError
 from tests.unit.changelog.test_erased import erased, event
 
 pytestmark = pytest.mark.unit
@@ -41,3 +44,29 @@ def test_a_second_time_and_of_somebody_else_it_stays_byte_for_byte() -> None:
     made, _ = without(an_object(), "name", "event", erased("g1"))
     assert without(made, "name", "event", erased("g1")) == (made, 0)
     assert without(made, "name", "event", erased("g3")) == (made, 0)
+
+
+class Store:
+    """Holds one object, which somebody else replaces before it is."""
+
+    def __init__(self, *versions: bytes) -> None:
+        self.versions = list(versions)
+
+    def read(self, _key: str) -> tuple[bytes, str]:
+        return self.versions[0], str(len(self.versions))
+
+    def replace(self, key: str, data: bytes, etag: str) -> str:
+        if len(self.versions) > 1:
+            self.versions.pop(0)
+        if etag != str(len(self.versions)):
+            raise TransientError(f"{key} changed")
+        self.versions = [data]
+        return "new"
+
+
+def test_of_two_erasures_at_once_neither_undoes_the_other() -> None:
+    other, _ = without(an_object(), "name", "event", erased("g2"))
+    store, told = Store(an_object(), other), []
+    number = _replaced(cast(Any, store), "name", "event", erased("g1"), lambda key, etag: told.append((key, etag)))
+    assert (number, told) == (2, [("name", "new")])
+    assert {record.key for record in read_object(store.versions[0], "name")} == {None}
