@@ -17,6 +17,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from batch.backlog import archived_vector
 from batch.batch_table import EMPTY_TAG, taken_in
 from batch.ingest import BATCH_CONF
 from batch.maintenance import Report as Upkeep
@@ -79,7 +80,9 @@ def erase(spark: SparkSession, settings: Settings, erasure: int) -> Report:
             _empty_heads(spark)
         _drop_locations(removing, connection, erasure, report)
         faults.point("erase.before-objects")
-        report.objects = rewrite(settings, erased, lambda key, etag: _remember(connection, key, etag))
+        report.objects = rewrite(
+            settings, erased, archived_vector(connection), lambda key, etag: _remember(connection, key, etag)
+        )
         faults.point("erase.objects-rewritten")
         for entity in ENTITIES:
             report.archive[topic_of(entity)] = _rewrite(spark, entity, erased)

@@ -5,12 +5,14 @@ and another etag; whoever reads it while it is replaced is told so and reads aga
 """
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable
 
-from changelog.archive.secor import ArchivedRecord, pack_key, read_object
+from changelog.archive.secor import ArchivedRecord, pack_key, read_object, start_of
 from changelog.archive.sequencefile import Writer
 from changelog.archive.store import ArchiveStore
 from changelog.erased import ERASED_VALUE, Erased
+from changelog.positions import Vector
 from changelog.validation import check
 from runtime import faults
 from runtime.errors import ArchiveError, TransientError
@@ -24,24 +26,30 @@ Replaced = Callable[[str, str], None]
 """Called with the name and the new etag of each object that was replaced."""
 
 
-def rewrite(settings: Settings, erased: Erased, replaced: Replaced) -> dict[str, int]:
+def rewrite(settings: Settings, erased: Erased, archived: Vector, replaced: Replaced) -> dict[str, int]:
     """Replace every object that holds records of erased guests, or bad records that name them. Returns how many records
-    that were, by topic. A second call finds none; killed, it is run again. An object that cannot be read stays as it
-    is. Raises TransientError where somebody else kept replacing one."""
+    that were, by topic. A second call finds none; killed, it is run again.
+
+    Nobody can tell who is in what cannot be read of a damaged object. So what can be read of it takes its place, if the
+    columnar archive, which ends at ``archived``, is past the damage: what was lost is there, or was accepted as lost.
+    One that is still to be made up for stays as it is. Raises TransientError where somebody else kept replacing one."""
     store, found = ArchiveStore(settings.s3), dict.fromkeys(settings.topics, 0)
     for topic in settings.topics:
-        for item in store.list_objects(topic):
-            try:
-                found[topic] += _replaced(store, item.key, entity_of(topic), erased, replaced)
-            except ArchiveError as error:
-                log.warning("%s", error)
+        items = list(store.list_objects(topic))
+        starts = sorted((item.partition, start_of(item.key)) for item in items)
+        for item in items:
+            end = archived.get(topic, {}).get(item.partition, 0)
+            following = bisect_right(starts, (item.partition, start_of(item.key)))
+            if following < len(starts) and (item.partition, end) < starts[following]:
+                end = 0  # the archive stands before the next object: what this one lacks may be what it waits for
+            found[topic] += _replaced(store, item.key, entity_of(topic), erased, end, replaced)
     return found
 
 
-def _replaced(store: ArchiveStore, key: str, entity: str, erased: Erased, replaced: Replaced) -> int:
+def _replaced(store: ArchiveStore, key: str, entity: str, erased: Erased, archived: int, replaced: Replaced) -> int:
     for attempt in range(ATTEMPTS):
         data, etag = store.read(key)
-        made, number = without(data, key, entity, erased)
+        made, number = without(data, key, entity, erased, archived)
         if made == data:
             break
         faults.point("erase.before-object")
@@ -54,16 +62,26 @@ def _replaced(store: ArchiveStore, key: str, entity: str, erased: Erased, replac
     return 0
 
 
-def without(data: bytes, name: str, entity: str, erased: Erased) -> tuple[bytes, int]:
-    """An object's bytes without erased guests' records, and how many there were. Raises ArchiveError if it is
-    damaged."""
-    records, writer, number = list(read_object(data, name)), Writer(), 0
-    for record in records:
-        key, value = record.key, record.value
-        if is_of(record, entity, erased):
-            key, value, number = None, ERASED_VALUE, number + 1
-        writer.append(pack_key(record.offset, record.timestamp_ms, key), value)
-    return (writer.close(), number) if number else (data, 0)
+def without(data: bytes, name: str, entity: str, erased: Erased, archived: int = 0) -> tuple[bytes, int]:
+    """An object's bytes without erased guests' records, and how many there were. Of one that is damaged before
+    ``archived``, where the columnar archive of its partition ends, what can be read; one that is damaged behind it, or
+    empty, stays."""
+    writer, number, following, whole = Writer(), 0, start_of(name), True
+    try:
+        for record in read_object(data, name):
+            key, value, following = record.key, record.value, max(following, record.offset + 1)
+            if is_of(record, entity, erased):
+                key, value, number = None, ERASED_VALUE, number + 1
+            writer.append(pack_key(record.offset, record.timestamp_ms, key), value)
+    except ArchiveError as error:
+        if not data or following >= archived:
+            log.warning(
+                "%s; it stays until an ingest has made up for it, and is not proven to be without anybody", error
+            )
+            return data, 0
+        log.warning("%s; what can be read of it, up to offset %d, takes its place", error, following)
+        whole = False
+    return (data, 0) if whole and not number else (writer.close(), number)
 
 
 def is_of(record: ArchivedRecord, entity: str, erased: Erased) -> bool:

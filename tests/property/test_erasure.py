@@ -31,6 +31,9 @@ from views.registry import all_views
 pytestmark = pytest.mark.property
 
 
+NAME = "raw/changelog.order/dt=2026-11-22/hr=00/1_0_00000000000000000000.deflate"
+
+
 def left(log: Log, guests: set[str]) -> Oracle:
     """The oracle of a log in which nothing is left of some guests but places and times."""
     keys = {guest.encode() for guest in guests}
@@ -61,8 +64,8 @@ def rewritten(spark: SparkSession, records: list[LogRecord], who: Erased) -> Dat
             for record in mine:
                 writer.append(pack_key(record.offset, record.time // 1000, record.key), record.value or b"")
             data = writer.close()
-            data, _ = without_in_object(data, "object", topic.removeprefix("changelog."), who)
-            for found, before in zip(read_object(data, "object"), mine, strict=True):
+            data, _ = without_in_object(data, NAME, topic.removeprefix("changelog."), who)
+            for found, before in zip(read_object(data, NAME), mine, strict=True):
                 assert (found.offset, found.timestamp_ms) == (before.offset, before.time // 1000)
                 kept.append(before._replace(key=found.key, value=found.value))
     return judged(spark, kept, NOBODY)

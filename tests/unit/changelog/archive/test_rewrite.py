@@ -1,18 +1,22 @@
 """A rewritten object has the same records at the same offsets and times, and nothing of the guest."""
 
+import contextlib
+import random
+from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 
 from changelog.archive.rewrite import _replaced, without
-from changelog.archive.secor import pack_key, read_object
+from changelog.archive.secor import ArchivedRecord, pack_key, read_object
 from changelog.archive.sequencefile import Writer
 from changelog.erased import ERASED_VALUE
-from runtime.errors import TransientError
+from runtime.errors import ArchiveError, TransientError
 from tests.unit.changelog.test_erased import erased, event
 
 pytestmark = pytest.mark.unit
 
+NAME = "raw/changelog.event/dt=2026-05-01/hr=10/1_0_00000000000000000003.deflate"
 RECORDS: list[tuple[int, bytes | None, bytes]] = [
     (3, b"g1", event("g1")),
     (4, b"g2", event("g2")),
@@ -31,8 +35,8 @@ def an_object() -> bytes:
 
 
 def test_records_of_the_guest_lose_everything_but_their_place_and_time() -> None:
-    made, number = without(an_object(), "name", "event", erased("g1"))
-    found = list(read_object(made, "name"))
+    made, number = without(an_object(), NAME, "event", erased("g1"))
+    found = list(read_object(made, NAME))
     assert number == 3
     assert [(record.offset, record.timestamp_ms) for record in found] == [(o, 1000 + o) for o, _, _ in RECORDS]
     for record, (offset, key, value) in zip(found, RECORDS, strict=True):
@@ -41,9 +45,9 @@ def test_records_of_the_guest_lose_everything_but_their_place_and_time() -> None
 
 
 def test_a_second_time_and_of_somebody_else_it_stays_byte_for_byte() -> None:
-    made, _ = without(an_object(), "name", "event", erased("g1"))
-    assert without(made, "name", "event", erased("g1")) == (made, 0)
-    assert without(made, "name", "event", erased("g3")) == (made, 0)
+    made, _ = without(an_object(), NAME, "event", erased("g1"))
+    assert without(made, NAME, "event", erased("g1")) == (made, 0)
+    assert without(made, NAME, "event", erased("g3")) == (made, 0)
 
 
 class Store:
@@ -65,8 +69,33 @@ class Store:
 
 
 def test_of_two_erasures_at_once_neither_undoes_the_other() -> None:
-    other, _ = without(an_object(), "name", "event", erased("g2"))
+    other, _ = without(an_object(), NAME, "event", erased("g2"))
     store, told = Store(an_object(), other), []
-    number = _replaced(cast(Any, store), "name", "event", erased("g1"), lambda key, etag: told.append((key, etag)))
-    assert (number, told) == (2, [("name", "new")])
-    assert {record.key for record in read_object(store.versions[0], "name")} == {None}
+    number = _replaced(cast(Any, store), NAME, "event", erased("g1"), 0, lambda key, etag: told.append((key, etag)))
+    assert (number, told) == (2, [(NAME, "new")])
+    assert {record.key for record in read_object(store.versions[0], NAME)} == {None}
+
+
+def test_of_a_damaged_object_stays_what_can_be_read_where_the_rest_was_made_up_for() -> None:
+    random.seed(7)  # what is compressed well is one block, and a block is lost whole
+    writer = Writer()
+    for offset in range(3, 9):
+        value = random.randbytes(400_000)
+        writer.append(pack_key(offset, 1000, b"g1" if offset == 4 else b"g2"), value)
+    damaged = writer.close()[:-100]
+    readable = [record.offset for record in _readable(damaged)]
+    assert 4 in readable
+    assert 8 not in readable
+    end = readable[-1] + 1
+    assert without(damaged, NAME, "event", erased("g1"), end) == (damaged, 0)  # nobody has made up for it yet
+    made, number = without(damaged, NAME, "event", erased("g1"), end + 1)
+    assert (number, [record.offset for record in read_object(made, NAME)]) == (1, readable)
+    assert b"g1" not in {record.key for record in read_object(made, NAME)}
+    nothing, _ = without(b"SEQ", NAME, "event", erased("g1"), 9)
+    assert list(read_object(nothing, NAME)) == []
+    assert without(b"", NAME, "event", erased("g1"), 9) == (b"", 0)
+
+
+def _readable(data: bytes) -> Iterator[ArchivedRecord]:
+    with contextlib.suppress(ArchiveError):
+        yield from read_object(data, NAME)
