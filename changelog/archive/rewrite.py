@@ -39,8 +39,8 @@ def rewrite(settings: Settings, erased: Erased, archived: Vector, replaced: Repl
         starts = sorted((item.partition, start_of(item.key)) for item in items)
         for item in items:
             end = archived.get(topic, {}).get(item.partition, 0)
-            following = bisect_right(starts, (item.partition, start_of(item.key)))
-            if following < len(starts) and (item.partition, end) < starts[following]:
+            after = bisect_right(starts, (item.partition, start_of(item.key)))
+            if after < len(starts) and starts[after][0] == item.partition and end < starts[after][1]:
                 end = 0  # the archive stands before the next object: what this one lacks may be what it waits for
             found[topic] += _replaced(store, item.key, entity_of(topic), erased, end, replaced)
     return found

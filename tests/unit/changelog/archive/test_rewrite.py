@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from changelog.archive.rewrite import _replaced, without
+from changelog.archive.rewrite import _replaced, rewrite, without
 from changelog.archive.secor import ArchivedRecord, pack_key, read_object
 from changelog.archive.sequencefile import Writer
+from changelog.archive.store import ArchiveObject
 from changelog.erased import ERASED_VALUE
 from runtime.errors import ArchiveError, TransientError
+from runtime.settings import Settings
 from tests.unit.changelog.test_erased import erased, event
 
 pytestmark = pytest.mark.unit
@@ -99,3 +101,24 @@ def test_of_a_damaged_object_stays_what_can_be_read_where_the_rest_was_made_up_f
 def _readable(data: bytes) -> Iterator[ArchivedRecord]:
     with contextlib.suppress(ArchiveError):
         yield from read_object(data, NAME)
+
+
+@pytest.mark.parametrize(("archived", "goes"), [(4, False), (9, False), (10, True)])
+def test_a_damaged_object_stays_while_the_archive_stands_before_the_next_one(
+    monkeypatch: pytest.MonkeyPatch, archived: int, goes: bool
+) -> None:
+    def named(partition: int, offset: int) -> ArchiveObject:
+        return ArchiveObject(NAME.replace("1_0_", f"1_{partition}_")[: -len("03.deflate")] + f"{offset:02d}.deflate",
+                             "1", 1, partition)  # fmt: skip
+
+    class Listed(Store):
+        def __init__(self, _store: object) -> None:
+            super().__init__(b"SEQ")
+
+        def list_objects(self, topic: str) -> list[ArchiveObject]:
+            return [named(0, 3), named(0, 10), named(1, 0)] if topic == "changelog.event" else []
+
+    told: list[str] = []
+    monkeypatch.setattr("changelog.archive.rewrite.ArchiveStore", Listed)
+    rewrite(Settings(), erased("g1"), {"changelog.event": {0: archived}}, lambda key, _etag: told.append(key))
+    assert (NAME in told) is goes
