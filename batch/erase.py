@@ -18,6 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from batch.backlog import archived_vector
+from batch.backup import backup_locked
 from batch.batch_table import EMPTY_TAG, taken_in
 from batch.ingest import BATCH_CONF
 from batch.maintenance import Report as Upkeep
@@ -74,6 +75,7 @@ def erase(spark: SparkSession, settings: Settings, erasure: int) -> Report:
             refs = {table: refs_of(spark, table) for table in tables_of(spark, "batch")}
             report.retired = retire_before(connection, erasure)
             kept = retire(connection, settings.batch.keep_publications, settings.batch.keep_runs_hours)
+            backup_locked(settings)  # before anything that the one before speaks of is deleted
             faults.point("erase.retired")
             delete_speed_rows(spark, kept, report.upkeep)
             drop_refs(spark, refs, kept, report.upkeep)

@@ -62,10 +62,13 @@ with DAG(
     @task
     def request(**context: Any) -> int:
         """Returns the number of the erasure; it is the same if this is done again."""
+        from batch.backup import backup
         from serving.erasure import request
 
         params = context["params"]
-        return request(settings, params["ref"], params["purge_log"], params["despite_source"])
+        number = request(settings, params["ref"], params["purge_log"], params["despite_source"])
+        backup(settings)  # a restore must not forget who is to be forgotten
+        return number
 
     @task.sensor(poke_interval=10, timeout=3600, mode="reschedule")
     def await_generation(number: int) -> bool:

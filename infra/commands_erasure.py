@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from batch.backup import backup
 from batch.erasure import (
     Proof,
     clean,
@@ -70,6 +71,7 @@ def erase_guest(
         raise typer.BadParameter("say whom, or --resume")
     if ref is not None:
         numbers = [request(settings, ref, purge_log, despite_source)]
+        backup(settings)  # a restore must not forget who is to be forgotten
     else:
         numbers = [row["erasure"] for row in list_all(settings) if row["state"] != "done"]
         if purge_log:
