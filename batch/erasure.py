@@ -33,7 +33,7 @@ from changelog.erased import digest
 from changelog.erasures import secret_of, served_number
 from changelog.positions import Vector, covers, from_json
 from changelog.sources.cdc import stream
-from changelog.sources.cdc.mapper import BAD_TOPIC
+from changelog.sources.cdc.mapper import BAD_TOPIC, Mark
 from changelog.topics import TIMEOUT, admin, committed_offsets
 from runtime import faults, ops
 from runtime.errors import ConflictError, TerminalError, TransientError
@@ -367,8 +367,18 @@ def read_positions(settings: Settings) -> Vector:
         topic = command_topic(name)
         positions[topic] = {p: answered.get(topic, {}).get(p, 0) for p in range(settings.kafka.partitions)}
     captured = stream.committed(settings) if settings.profile == "full" else None
-    positions[stream.TOPIC] = {0: captured[0] if captured else 0}
+    positions[stream.TOPIC] = {0: needed_from(captured)}
     return positions
+
+
+def needed_from(captured: tuple[int, str] | None) -> int:
+    """Where capture reads from when it begins again: during a snapshot it goes back to before that began. ``captured``:
+    what it committed last."""
+    if captured is None:
+        return 0
+    offset, text = captured
+    since = Mark.from_json(text).since if text else None
+    return offset if since is None else min(offset, since)
 
 
 def purgeable(waiting: Iterable[Waiting], positions: Vector) -> list[Waiting]:

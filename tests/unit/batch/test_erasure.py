@@ -5,8 +5,9 @@ from datetime import UTC, datetime
 import pytest
 
 from batch import erasure
-from batch.erasure import Proof, Waiting, ensure_published, purgeable
+from batch.erasure import Proof, Waiting, ensure_published, needed_from, purgeable
 from batch.search import Found, InTopic
+from changelog.sources.cdc.mapper import Mark
 from runtime.errors import BehindError, TerminalError, TransientError
 from runtime.settings import Settings
 
@@ -72,3 +73,10 @@ def test_who_published_without_the_guest_does_not_matter(
     else:
         assert ensure_published(Settings(), 1, publish) == ends
     assert list(answers) == []
+
+
+def test_a_snapshot_of_the_shop_holds_what_it_is_read_from() -> None:
+    mark = Mark("life", 0)
+    assert needed_from(None) == 0
+    assert needed_from((9, "")) == needed_from((9, mark.to_json())) == 9
+    assert needed_from((9, mark._replace(since=4, started=6).to_json())) == 4
