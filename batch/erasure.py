@@ -53,15 +53,19 @@ PURGED = ("changelog.", "patch.", "command.", "cdc.")
 
 @dataclass
 class Waiting:
-    """What Kafka still has of a guest: ``last`` offset in a topic-partition, and when it is gone at the latest."""
+    """What Kafka still has of a guest: ``last`` offset in a topic-partition, and when it is gone at the latest. In a
+    ``compacted`` one it has to go on as well: Kafka closes a segment only as something is written."""
 
     topic: str
     partition: int
     last: int
     gone_at: datetime
+    compacted: bool = False
 
     def __str__(self) -> str:
-        return f"{self.topic}/{self.partition} up to offset {self.last}, gone by {self.gone_at:%Y-%m-%d %H:%M} UTC"
+        when = f"{self.gone_at:%Y-%m-%d %H:%M} UTC"
+        said = f"{self.topic}/{self.partition} up to offset {self.last}, gone by {when}"
+        return f"{said}, if something more is written to this partition before" if self.compacted else said
 
 
 @dataclass
@@ -206,7 +210,7 @@ def scrub(database: Database, entity: str, wanted: Wanted) -> int:
     number = 0
     with psycopg.connect(database.dsn, autocommit=True) as connection:
         for table, column, kind in connection.execute(_THERE, ([f"{table}.{name}" for table, name in PLACES],)):
-            name, cell, changed = sql.Identifier("public", table), sql.Identifier(column), 0
+            name, cell = sql.Identifier("public", table), sql.Identifier(column)
             query = sql.SQL("SELECT ctid::text, {0}::text FROM {1} WHERE {0} IS NOT NULL").format(cell, name)
             update = sql.SQL("UPDATE {1} SET {0} = %s::{2} WHERE ctid = %s::tid AND {0}::text = %s").format(
                 cell, name, sql.SQL(kind)
@@ -214,10 +218,8 @@ def scrub(database: Database, entity: str, wanted: Wanted) -> int:
             for place, text in connection.execute(query).fetchall():
                 made = without(wanted, entity, text, kind.startswith("json"))
                 if made != text:
-                    changed += connection.execute(update, (made, place, text)).rowcount
-            if changed:
-                connection.execute(sql.SQL("VACUUM (ANALYZE) {}").format(name))
-            number += changed
+                    number += connection.execute(update, (made, place, text)).rowcount
+            connection.execute(sql.SQL("VACUUM (ANALYZE) {}").format(name))  # statistics keep values of columns too
     return number
 
 
@@ -308,11 +310,12 @@ def waiting_for(settings: Settings, topics: Iterable[InTopic]) -> list[Waiting]:
         late = int(config["retention.ms"]) + int(config["segment.ms"])
         if config["retention.ms"] == "-1":
             late = FOREVER_MS
-        if "compact" in config["cleanup.policy"]:
+        compacted = "compact" in config["cleanup.policy"]
+        if compacted:
             late = int(config["max.compaction.lag.ms"]) + int(config["delete.retention.ms"]) + int(config["segment.ms"])
         for partition, (last, time) in sorted(topic.last.items()):
             gone = datetime.fromtimestamp(time / 1000, UTC) + timedelta(milliseconds=min(late, FOREVER_MS))
-            found.append(Waiting(_name(topic), partition, last, gone))
+            found.append(Waiting(_name(topic), partition, last, gone, compacted))
     return found
 
 

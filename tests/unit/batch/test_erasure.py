@@ -38,6 +38,14 @@ def test_the_log_is_cut_off_only_behind_everybody_who_reads_it(
     assert purgeable([waiting], POSITIONS) == ([waiting] if goes else [])
 
 
+def test_a_compacted_topic_is_said_to_wait_for_the_next_record() -> None:
+    gone_at = datetime(2026, 1, 1, tzinfo=UTC)
+    assert str(Waiting("patch.order", 1, 7, gone_at)) == "patch.order/1 up to offset 7, gone by 2026-01-01 00:00 UTC"
+    assert str(Waiting("latest.order", 1, 7, gone_at, True)).endswith(
+        "if something more is written to this partition before"
+    )
+
+
 def test_time_helps_in_kafka_and_nowhere_else() -> None:
     stores = [InTopic("kafka: patch.order", 3, 1), Found("bucket: lake", 5, 2), Found("bucket: archive", 5)]
     proof = Proof(stores)
