@@ -50,7 +50,7 @@ GUEST_COLUMNS = ("guest_ref", "key")
 """Columns that hold a guest's ref, in whatever table of ours."""
 
 RAW = "value"
-"""Column that holds records of the log as they came."""
+"""Column of the lake that holds records of the log as they came."""
 
 KEYED = ("changelog.", "patch.", "alert.", "command.")
 """Topics whose keys are refs of guests."""
@@ -90,8 +90,6 @@ class Wanted:
 
     def is_in_column(self, name: str, entity: str, cells: Sequence[bytes]) -> bool:
         """Whether something is in a column of a table."""
-        if name == RAW:
-            return any(self.is_named(entity, cell) for cell in cells)
         if self.is_in(b"\0".join(cells)):
             return True
         return self.weak is not None and (
@@ -268,7 +266,10 @@ def _parquet(wanted: Wanted, entity: str, data: bytes) -> Iterator[bool]:
     for batch in pq.ParquetFile(pa.BufferReader(data)).iter_batches(10_000):
         for outer, column in zip(batch.schema.names, batch.columns, strict=True):
             for name, cells in _texts(outer, column):
-                yield wanted.is_in_column(name, entity, cells)
+                if name == RAW:
+                    yield any(wanted.is_named(entity, cell) for cell in cells)
+                else:
+                    yield wanted.is_in_column(name, entity, cells)
 
 
 def _texts(name: str, column: pa.Array) -> Iterator[tuple[str, list[bytes]]]:

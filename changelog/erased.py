@@ -14,7 +14,6 @@ import json
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 ERASED_VALUE = b'{"erased":true}'
 """Of a record without a key: what stands in the raw archive in the place of an erased one."""
@@ -23,6 +22,9 @@ WEAK_BELOW = 6
 """Bytes; a shorter value is weak."""
 
 _BEFORE, _AFTER = rb"(?<![\w-])(?<![\w-][.@+])", rb"(?![\w-]|[.@+][\w-])"
+_LETTER = rb"[\w\x80-\xff]"
+_START, _END = re.compile(_BEFORE + b"(?=" + _LETTER + b")"), re.compile(b"(?<=" + _LETTER + b")" + _AFTER)
+_STRONG = re.compile(_LETTER + b".*" + _LETTER, re.DOTALL)
 _ESCAPES = re.compile(rb'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
 _LEVELS = 3
 _FIELD = rb'"(?:guestRef|guest_ref%s)"\s*:\s*(?:"((?:[^"\\]|\\.)*)"|([\w.+-]+))'
@@ -71,10 +73,7 @@ class Erased:
         if not self.digests or not value:
             return False
         return any(self.has(ref) for ref in guests_in(entity, value)) or any(
-            digest(self.secret, part) in self.names
-            for form in forms(value)
-            for length in self.lengths
-            for part in parts(form, length)
+            digest(self.secret, part) in self.names for form in forms(value) for part in parts(form, self.lengths)
         )
 
 
@@ -89,8 +88,10 @@ def digest(secret: bytes, ref: bytes) -> bytes:
 
 
 def is_weak(value: str) -> bool:
-    """Whether a value is a number, or so short that others mean something else by it."""
-    return len(value.encode()) < WEAK_BELOW or value.isdecimal()
+    """Whether a value is a number, or so short that others mean something else by it, or begins or ends with what is
+    no letter or digit."""
+    data = value.encode()
+    return len(data) < WEAK_BELOW or value.isdecimal() or _STRONG.fullmatch(data) is None
 
 
 def names_of(secret: bytes, values: Iterable[str]) -> dict[str, int]:
@@ -119,15 +120,14 @@ def _meant(escapes: re.Match[bytes]) -> bytes:
     return text.encode(errors="surrogatepass")
 
 
-def parts(value: bytes, length: int) -> list[bytes]:
-    """All parts of ``value`` of this length that stand by themselves. What :func:`pattern` would match, if it were
-    known."""
-    return _parts_of(length).findall(value)
-
-
-@lru_cache(1024)
-def _parts_of(length: int) -> re.Pattern[bytes]:
-    return re.compile(_BEFORE + b"(?=(.{%d})" % length + _AFTER + b")", re.DOTALL)
+def parts(value: bytes, lengths: Collection[int]) -> Iterator[bytes]:
+    """All parts of ``value`` of these lengths that stand by themselves: what :func:`pattern` matches of values that are
+    not weak, if they are known."""
+    ends = {match.start() for match in _END.finditer(value)}
+    for match in _START.finditer(value):
+        for length in lengths:
+            if match.start() + length in ends:
+                yield value[match.start() : match.start() + length]
 
 
 def pattern(values: Collection[bytes]) -> re.Pattern[bytes]:

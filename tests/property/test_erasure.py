@@ -127,10 +127,10 @@ def test_a_log_without_a_guest_folds_to_what_it_would_be_had_he_never_been(
     records.unpersist()
 
 
-WHO = 'Zoë/17 "Z"'
+WHO = 'Zoë/"17"Z'
 NAMING = (
-    '{"guestRef": "Zo\\u00eb/17 \\"Z\\"", "cut', '{"a": "Zo\\u00EB\\/17 \\u0022Z\\u0022"', f"of {WHO}.",
-    '{"payload": "{\\"guestRef\\": \\"Zo\\\\u00eb/17 \\\\\\"Z\\\\\\"\\"}"', '{"email": "\\u0061nn@x.org"',
+    '{"guestRef": "Zo\\u00eb/\\"17\\"Z", "cut', '{"a": "Zo\\u00EB\\/\\u002217\\u0022Z"', f"of {WHO}.",
+    '{"payload": "{\\"guestRef\\": \\"Zo\\\\u00eb/\\\\\\"17\\\\\\"Z\\"}"', '{"email": "\\u0061nn@x.org"',
     '{"guestRef": "g1"', '{"guestRef": "\\u0067\\u0031"', '{"guestRef": g1',
 )  # fmt: skip
 OTHERS = (
