@@ -144,7 +144,8 @@ def lose_the_newest_plan(checkpoint: Path) -> None:
     last_file(checkpoint / "offsets").unlink()
 
 
-@pytest.mark.parametrize("damage", [lose_it, pytest.param(lose_the_newest_plan, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [lose_it, lose_the_newest_plan])
 def test_a_lost_or_damaged_checkpoint_is_answered_by_a_new_generation(
     platform: Settings, lake: SparkSession, damage: Callable[[Path], None]
 ) -> None:
