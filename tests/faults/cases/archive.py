@@ -63,6 +63,9 @@ def archiver_rebalanced(scene: Scene) -> None:
 def fresh_objects(scene: Scene) -> Iterator[tuple[Objects, dict[str, bytes], list[str]]]:
     """Objects that no ingest has read yet, key → bytes, and a list for the keys of what a case adds; afterwards all are
     as they were."""
+    if not scene.archiver_position():
+        scene.feed(300)
+        scene.covered()
     scene.batch()
     objects, added = Objects(scene.settings), list[str]()
     before = {key for topic in scene.settings.topics for key in objects.listed(topic)}
