@@ -57,7 +57,9 @@ class Objects:
         self.client = boto3.client(
             "s3", endpoint_url=store.endpoint, region_name=store.region, aws_access_key_id=store.access_key,
             aws_secret_access_key=store.secret_key.get_secret_value(),
-            config=Config(s3={"addressing_style": "path"}, max_pool_connections=16),
+            config=Config(
+                s3={"addressing_style": "path"}, max_pool_connections=16, response_checksum_validation="when_required"
+            ),
         )  # fmt: skip
         self._read: dict[tuple[str, str], list[Stored]] = {}
 
