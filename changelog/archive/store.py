@@ -47,7 +47,7 @@ def s3_client(store: ObjectStore) -> "S3Client":
             connect_timeout=5,
             read_timeout=60,
             response_checksum_validation="when_required",
-        ),  # fmt: skip
+        ),
     )
 
 
