@@ -131,8 +131,11 @@ def objects_rotten(scene: Scene) -> None:
             path.write_bytes(content)
         scene.report.told(f"{len(rotten)} of {len(made)} objects")
         scene.report.acted()
-        scene.batch()
+        report = ingest(scene.spark, scene.settings)
+        assert len(report.alarms) >= len(rotten), report
+        assert not report.lost, "Kafka had it"
         scene.check(frozenset({(RAW, LOST)}))
+    scene.batch()
     scene.check()
 
 
