@@ -23,10 +23,10 @@ from batch.run import wait_for_archiver
 from changelog.derive import SOURCES
 from changelog.derived import DERIVED, GROUP
 from changelog.erasures import recorded
-from changelog.positions import covers
+from changelog.positions import Vector, covers
 from changelog.producer import PARTITIONER, ChangelogProducer, Record
 from changelog.sources.simulate import Shop
-from changelog.topics import committed_offsets, end_offsets
+from changelog.topics import admin, committed_offsets, end_offsets
 from changelog.validation import check
 from infra import platform
 from runtime import ops, trino
@@ -235,6 +235,20 @@ def assert_exact(settings: Settings) -> None:
     wait(settings, timeout_seconds=240)
     truth = expected(settings)
     assert served(settings).difference(truth) == ""
+
+
+def let_go(settings: Settings, positions: Vector) -> None:
+    """Let Kafka's retention pass up to ``positions``."""
+    client = admin(settings)  # has to live as long as its futures
+    places = [TopicPartition(topic, p, offset) for topic, parts in positions.items() for p, offset in parts.items()]
+    for future in client.delete_records(places).values():
+        future.result(30)
+
+
+def age_generations(settings: Settings) -> None:
+    """Let the generations so far be of yesterday: each test is a fault by itself, and not one that comes again."""
+    with ops.connect(settings) as connection:
+        connection.execute("UPDATE generations SET created_at = created_at - interval '1 day'")
 
 
 def feed(settings: Settings, records: Iterable[Record]) -> int:

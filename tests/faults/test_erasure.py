@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
@@ -39,6 +38,7 @@ from tests.services import (
     await_derived,
     batch,
     feed,
+    let_go,
     query,
     run,
     served,
@@ -312,10 +312,7 @@ def test_kafka_is_waited_for_and_then_nothing_is_found_anywhere(platform: Settin
 def retention_passes(settings: Settings) -> None:
     """Of topics that nobody cuts off: everything that is there now."""
     topics = ["command.outcomes", "alert.cancellations", "alert.large_first_order", "alert.cart_abandoned"]
-    ends = end_offsets(settings, topics)
-    places = [TopicPartition(topic, p, offset) for topic, parts in ends.items() for p, offset in parts.items()]
-    for future in admin(settings).delete_records(places).values():
-        future.result(30)
+    let_go(settings, end_offsets(settings, topics))
 
 
 def compaction_passes(settings: Settings) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from batch.backlog import has_work
@@ -20,7 +19,7 @@ from batch.run import wait_for_archiver
 from changelog.archive.secor import start_of
 from changelog.archive.store import ArchiveStore, s3_client
 from changelog.positions import Vector, from_json
-from changelog.topics import admin, end_offsets, start_offsets
+from changelog.topics import end_offsets, start_offsets
 from infra import supervise
 from runtime import ops
 from runtime.errors import TransientError
@@ -35,12 +34,14 @@ from tests.oracle import LogRecord
 from tests.services import (
     READ,
     Answer,
+    age_generations,
     alerts_sent,
     assert_verified,
     await_derived,
     batch,
     feed,
     fold,
+    let_go,
     query,
     read_log,
     run,
@@ -82,19 +83,13 @@ def running(settings: Settings) -> Generation:
     return found
 
 
-def age(settings: Settings) -> None:
-    """Let what was begun so far be long ago: each test is a fault by itself."""
-    with ops.connect(settings) as connection:
-        connection.execute("UPDATE generations SET created_at = created_at - interval '1 day'")
-
-
 def has_epochs(settings: Settings, generation: int) -> bool:
     return query(settings, f"SELECT count(*) FROM ops.epochs WHERE generation = {generation}") != [[0]]
 
 
 def prepare(settings: Settings, lake: SparkSession) -> Generation:
     """A generation that is served from both sides, and that has stopped with records before it."""
-    age(settings)
+    age_generations(settings)
     feed(settings, shop(next(SEEDS), 300))
     batch(lake, settings)
     feed(settings, shop(next(SEEDS), 300))
@@ -168,7 +163,7 @@ def test_a_lost_or_damaged_checkpoint_is_answered_by_a_new_generation(
     assert_alerts_sent_once(platform)
     assert query(platform, "SELECT DISTINCT generation FROM serving.boundary") == [[begun.number]]
     assert "all views stand on it" in watching.watch(platform).alerts[f"generation {begun.number} was begun"]
-    age(platform)
+    age_generations(platform)
     assert f"generation {begun.number} was begun" not in watching.watch(platform).alerts
 
 
@@ -317,14 +312,11 @@ def test_the_archiver_stores_beside_a_damaged_object_what_that_does_not_give(
     assert_exact(platform)
 
 
-def let_go(settings: Settings, positions: Vector) -> None:
-    """Let Kafka's retention pass up to ``positions``."""
+def remembered_and_gone(settings: Settings, positions: Vector) -> None:
+    """Let Kafka's retention pass up to ``positions``, of what is known here and derived."""
     remember(settings)
     await_derived(settings)
-    client = admin(settings)
-    places = [TopicPartition(topic, p, offset) for topic, parts in positions.items() for p, offset in parts.items()]
-    for future in client.delete_records(places).values():
-        future.result(30)
+    let_go(settings, positions)
     assert start_offsets(settings) == positions
 
 
@@ -346,7 +338,7 @@ def test_retention_that_has_passed_the_stream_is_answered_from_the_archive(
     ends = end_offsets(platform)
     assert wait_for_archiver(platform, ends, 90)
     assert not ingest(lake, platform).lost
-    let_go(platform, ends)
+    remembered_and_gone(platform, ends)
     feed(platform, records)
     feed(platform, shop(next(SEEDS), 300))
     go_on(platform, "speed")
@@ -365,7 +357,7 @@ def test_it_waits_for_the_archive_and_stops_where_that_lacks_a_part(platform: Se
     before = prepare(platform, lake)
     ends = end_offsets(platform)
     assert wait_for_archiver(platform, ends, 90)
-    let_go(platform, ends)
+    remembered_and_gone(platform, ends)
     store, client = ArchiveStore(platform.s3), s3_client(platform.s3)
     key = max((start_of(item.key), item.key) for item in store.list_objects("changelog.order"))[1]
     data = store.get(key)

@@ -1,15 +1,14 @@
 """Kafka lets go of records. The last tests on a platform: plain Python has no whole log to fold afterwards."""
 
 import pytest
-from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from batch.plan import Plan
 from batch.run import wait_for_archiver
 from changelog.positions import covers, from_json
-from changelog.topics import admin, end_offsets, start_offsets
+from changelog.topics import end_offsets, start_offsets
 from runtime.settings import Settings
-from tests.services import assert_verified, batch, query, run, send_in_one, served, shop, transactional
+from tests.services import assert_verified, batch, let_go, query, run, send_in_one, served, shop, transactional
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -22,14 +21,8 @@ def test_what_kafka_has_let_go_of_is_recomputed_from_the_archive_and_verified(
     batch(lake, platform)
     archived = dict(query(platform, "SELECT topic || '/' || cast(kafka_partition AS varchar), kafka_offset "
                                     "FROM ops.public.archived"))  # fmt: skip
-    places = [
-        TopicPartition(topic, partition, archived.get(f"{topic}/{partition}", 0))
-        for topic in platform.topics
-        for partition in range(platform.kafka.partitions)
-    ]
-    client = admin(platform)
-    for future in client.delete_records(places).values():
-        future.result(30)
+    partitions = range(platform.kafka.partitions)
+    let_go(platform, {topic: {p: archived.get(f"{topic}/{p}", 0) for p in partitions} for topic in platform.topics})
     assert sum(start for parts in start_offsets(platform).values() for start in parts.values()) > 1000
     batch(lake, platform, Plan(full=True))
     assert served(platform).difference(before) == ""
@@ -46,10 +39,7 @@ def test_markers_that_kafka_has_let_go_of_before_they_were_ingested_are_no_loss(
     ends = end_offsets(platform)
     run("wait")
     assert wait_for_archiver(platform, ends, 90)
-    client = admin(platform)
-    gone = [TopicPartition(topic, p, end) for topic, parts in ends.items() for p, end in parts.items()]
-    for future in client.delete_records(gone).values():
-        future.result(30)
+    let_go(platform, ends)
     assert start_offsets(platform) == ends
     made = batch(lake, platform)
     assert covers(from_json(made.vector), ends)

@@ -8,7 +8,6 @@ import signal
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from changelog.archive.secor import start_of
@@ -18,7 +17,7 @@ from changelog.derived import DERIVED
 from changelog.latest import Latest, updates
 from changelog.rebuild import missing
 from changelog.said import Said
-from changelog.topics import admin, delete_topics, end_offsets, start_offsets
+from changelog.topics import delete_topics, end_offsets, start_offsets
 from infra import prepare, supervise
 from runtime.errors import TransientError
 from runtime.settings import Settings
@@ -29,6 +28,7 @@ from tests.services import (
     batch,
     feed,
     in_a_transaction,
+    let_go,
     query,
     read_log,
     run,
@@ -70,14 +70,8 @@ def test_what_kafka_let_go_of_before_it_was_derived_is_not_passed_over(
     batch(lake, platform)
     archived = dict(query(platform, "SELECT topic || '/' || cast(kafka_partition AS varchar), kafka_offset "
                                     "FROM ops.public.archived"))  # fmt: skip
-    places = [
-        TopicPartition(topic, partition, archived[f"{topic}/{partition}"])
-        for topic in SOURCES
-        for partition in range(platform.kafka.partitions)
-    ]
-    client = admin(platform)
-    for future in client.delete_records(places).values():
-        future.result(30)
+    partitions = range(platform.kafka.partitions)
+    let_go(platform, {topic: {p: archived[f"{topic}/{p}"] for p in partitions} for topic in SOURCES})
     feed(platform, SHOP)  # copies, of originals that only the archive has
     feed(platform, shop(402, 200))
     store, gone = ArchiveStore(platform.s3), next(one for one in missing(platform) if one.topic == "changelog.order")

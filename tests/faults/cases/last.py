@@ -3,7 +3,6 @@
 import json
 from collections import defaultdict
 
-from confluent_kafka import TopicPartition
 from confluent_kafka.admin import NewPartitions
 
 from batch.ingest import ingest
@@ -12,13 +11,13 @@ from changelog.archive.secor import hour_of, object_name, pack_key
 from changelog.archive.sequencefile import Writer
 from changelog.topics import admin, end_offsets, start_offsets
 from serving.wait import wait
-from tests.faults.cases.speed import age, begin_anew
+from tests.faults.cases.speed import begin_anew
 from tests.faults.catalogue import fault
 from tests.faults.places import Objects, rows_of_view
 from tests.faults.scene import Scene
 from tests.faults.test_kills import assert_alerts_sent_once
 from tests.oracle import LogRecord
-from tests.services import READ, assert_derived, read_log, run, status, until
+from tests.services import READ, age_generations, assert_derived, let_go, read_log, run, status, until
 
 
 @fault("platform.verified", alone=True)
@@ -34,15 +33,6 @@ def verified(scene: Scene) -> None:
     counted = {kind: number for kind, number in report["records"].items() if kind != "empty"}
     assert counted == checked.kinds, "good and bad are all, and verify counts them as plain code does"
     scene.report.told(", ".join(f"{number} {kind}" for kind, number in sorted(checked.kinds.items())))
-
-
-def forget(scene: Scene) -> None:
-    """Let Kafka's retention pass everything there is."""
-    client = admin(scene.settings)
-    ends = [TopicPartition(topic, p, end) for topic, parts in end_offsets(scene.settings).items()
-            for p, end in parts.items()]  # fmt: skip
-    for future in client.delete_records(ends).values():
-        future.result(30)
 
 
 def objects_of(scene: Scene, records: list[LogRecord]) -> dict[str, bytes]:
@@ -71,7 +61,7 @@ def retention_passed_the_archiver(scene: Scene) -> None:
     scene.feed(400)
     wait(scene.settings)
     kept = [record for record in read_log(scene.settings) if record.offset >= archived[record.topic][record.partition]]
-    forget(scene)
+    let_go(scene.settings, end_offsets(scene.settings))
     scene.report.acted()
     scene.go_on("archiver")
     scene.feed(200)
@@ -90,14 +80,14 @@ def retention_passed_the_archiver(scene: Scene) -> None:
 def retention_passed_the_speed_layer(scene: Scene) -> None:
     """Kafka lets go of what the speed layer has not read, and the archive has it: a new generation begins by itself,
     and after a batch run nothing is missing."""
-    age(scene)
+    age_generations(scene.settings)
     scene.batch()
     before = scene.newest_generation()
     scene.stop("speed")
     scene.feed(400)
     assert wait_for_archiver(scene.settings, end_offsets(scene.settings), 90)
     assert not ingest(scene.spark, scene.settings).lost
-    forget(scene)
+    let_go(scene.settings, end_offsets(scene.settings))
     scene.feed(100)
     scene.report.acted()
     try:
@@ -117,7 +107,7 @@ def retention_passed_everything(scene: Scene) -> None:
     scene.covered()
     scene.batch()
     before = {view: sorted(rows_of_view(scene.settings, view), key=str) for view in READ}
-    forget(scene)
+    let_go(scene.settings, end_offsets(scene.settings))
     assert start_offsets(scene.settings) == end_offsets(scene.settings)
     scene.report.acted()
     run("batch", "--full")

@@ -8,14 +8,13 @@ import psutil
 import pytest
 
 from batch import maintenance
-from runtime import ops
 from runtime.service import EXIT_CONFIGURATION
 from tests.faults.catalogue import fault
 from tests.faults.disk import small_disk
 from tests.faults.report import kill, killed
 from tests.faults.scene import Scene
 from tests.faults.test_kills import assert_alerts_sent_once
-from tests.services import query, run, until
+from tests.services import age_generations, query, run, until
 
 DOUBLED_EPOCHS = (
     "SELECT count(*) FROM (SELECT 1 FROM ops.epochs GROUP BY generation, epoch, topic, kafka_partition "
@@ -146,7 +145,7 @@ def empty_commits(checkpoint: Path) -> None:
 def damaged(scene: Scene, damage: Callable[[Path], None]) -> None:
     """The speed layer is stopped, its checkpoint is damaged, records come, and it comes back without an operator: the
     next batch run finds it."""
-    age(scene)
+    age_generations(scene.settings)
     scene.batch()
     scene.feed(300)
     scene.covered()
@@ -155,12 +154,6 @@ def damaged(scene: Scene, damage: Callable[[Path], None]) -> None:
     scene.feed(300)
     comes_back(scene)
     scene.check()
-
-
-def age(scene: Scene) -> None:
-    """Let the generations so far be of yesterday: each case is a fault by itself, and not one that comes again."""
-    with ops.connect(scene.settings) as connection:
-        connection.execute("UPDATE generations SET created_at = created_at - interval '1 day'")
 
 
 def comes_back(scene: Scene) -> None:
@@ -208,7 +201,7 @@ def checkpoint_commits_empty(scene: Scene) -> None:
 @fault("checkpoint.disk-full", alone=True, seconds=900)
 def checkpoint_disk_full(scene: Scene) -> None:
     """The disk of the checkpoint is full while records come, and has room again half a minute later."""
-    age(scene)
+    age_generations(scene.settings)
     scene.batch()
     scene.stop("speed")
     with small_disk(scene.settings.home / "checkpoints", room=16 << 20, memory=True) as disk:
