@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 
 from changelog.positions import Vector
-from changelog.topics import admin, end_offsets
+from changelog.topics import admin, end_offsets, is_fatal
 from runtime.errors import RetentionError, TransientError
 from runtime.settings import Settings
 
@@ -133,6 +133,6 @@ class Reader:
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             at = self.positions.get(message.topic() or "", {}).get(message.partition() or 0)
             raise RetentionError(f"{where}: Kafka does not have offset {at} ({error.str()})")
-        if error.fatal() or error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
+        if is_fatal(error) or error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_PARTITION):
             raise TransientError(f"{where}: {KafkaException(error)}")
         log.warning("Kafka: %s", error)

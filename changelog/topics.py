@@ -214,6 +214,12 @@ def offsets(
     return vector
 
 
+def is_fatal(error: KafkaError) -> bool:
+    """Whether a client does nothing any more and another one has to be made: it was fenced, for instance, by the name
+    that it had in a group before the broker died. The client's own ``fatal()`` knows only errors that come alone."""
+    return error.fatal() or error.code() == KafkaError._FATAL
+
+
 LOST_TAIL = (
     "the topic was made anew or its broker has lost acknowledged records: restore the topic, or begin a new home and "
     "fill its topics by replay"

@@ -26,7 +26,7 @@ from changelog.archive.store import ArchiveStore
 from changelog.erased import ERASED_VALUE
 from changelog.erasures import Watched
 from changelog.positions import Vector
-from changelog.topics import admin, check_not_beyond, check_topics, offsets, topic_ids
+from changelog.topics import admin, check_not_beyond, check_topics, is_fatal, offsets, topic_ids
 from runtime import faults
 from runtime.errors import ArchiveError, ContractError, TransientError
 from runtime.heartbeat import Heartbeat
@@ -284,12 +284,6 @@ class Archiver:
     def _detail(self) -> dict[str, Any]:
         known = {"committed": self._committed} if self._committed else {}
         return {**known, **self._stored, "held": sum(b.size for b in self._batches.values())}
-
-
-def is_fatal(error: KafkaError) -> bool:
-    """Whether a consumer does nothing any more and another one has to be made: it was fenced, for instance, by the name
-    that it had in the group before the broker died. The client's own ``fatal()`` knows only errors that come alone."""
-    return error.fatal() or error.code() == KafkaError._FATAL
 
 
 def readable_until(data: bytes, name: str) -> int:

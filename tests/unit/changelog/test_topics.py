@@ -1,8 +1,9 @@
 """Names of the changelog topics, and the limits that ways in and ways out share."""
 
 import pytest
+from confluent_kafka import KafkaError
 
-from changelog.topics import MAX_RECORD_BYTES, check_not_beyond
+from changelog.topics import MAX_RECORD_BYTES, check_not_beyond, is_fatal
 from runtime.errors import ContractError
 from runtime.settings import ENTITIES, Settings, entity_of, topic_of
 
@@ -29,3 +30,9 @@ def test_who_has_read_further_than_the_log_goes_is_stopped() -> None:
     check_not_beyond("somebody", {"changelog.order": {0: 10, 1: 0}}, ends)
     with pytest.raises(ContractError, match=r"somebody has read changelog\.order/1 up to 8, and it ends at 7"):
         check_not_beyond("somebody", {"changelog.order": {0: 10, 1: 8}}, ends)
+
+
+def test_a_consumer_that_was_fenced_is_of_no_use_any_more() -> None:
+    assert is_fatal(KafkaError(KafkaError._FATAL))
+    assert is_fatal(KafkaError(KafkaError.FENCED_INSTANCE_ID, "fenced", True))
+    assert not is_fatal(KafkaError(KafkaError._ALL_BROKERS_DOWN))

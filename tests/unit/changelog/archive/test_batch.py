@@ -1,9 +1,8 @@
 """What the archiver holds of a partition: every offset from where it began is a record or known to be none."""
 
 import pytest
-from confluent_kafka import KafkaError
 
-from changelog.archive.archiver import Batch, is_fatal
+from changelog.archive.archiver import Batch
 
 pytestmark = pytest.mark.unit
 
@@ -37,9 +36,3 @@ def test_a_partition_may_hold_nothing_but_offsets_without_records() -> None:
     assert (batch.next, batch.empty) == (5, [])
     batch.reach(9)
     assert (batch.hours, batch.next, batch.empty) == ({}, 9, [(5, 8)])
-
-
-def test_a_consumer_that_was_fenced_is_of_no_use_any_more() -> None:
-    assert is_fatal(KafkaError(KafkaError._FATAL))
-    assert is_fatal(KafkaError(KafkaError.FENCED_INSTANCE_ID, "fenced", True))
-    assert not is_fatal(KafkaError(KafkaError._ALL_BROKERS_DOWN))
