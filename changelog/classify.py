@@ -95,7 +95,7 @@ def _verdict(
     reason, service, identifier = check(entity, key, value)
     if reason is None:
         return CHANGE, None, service, identifier
-    if erased.is_named_in(entity, key) or erased.is_named_in(entity, value):  # a change names nobody but its key
+    if erased.is_named_in(entity, key, value):  # a change names nobody but its key
         return ERASED, None, None, None
     return BAD, reason, service, identifier
 

@@ -68,8 +68,11 @@ class Erased:
             known = self._cache[key] = digest(self.secret, key) in self.digests
         return known
 
-    def is_named_in(self, entity: str, value: bytes | None) -> bool:
-        """Whether ``value``, a bad record's or its key, names an erased guest. It need not be JSON."""
+    def is_named_in(self, entity: str, *values: bytes | None) -> bool:
+        """Whether one of ``values``, of a bad record or its key, names an erased guest. They need not be JSON."""
+        return any(self._is_named(entity, value) for value in values)
+
+    def _is_named(self, entity: str, value: bytes | None) -> bool:
         if not self.digests or not value:
             return False
         return any(self.has(ref) for ref in guests_in(entity, value)) or any(

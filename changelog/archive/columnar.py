@@ -93,7 +93,7 @@ def _naming(entity: str, erased: Erased) -> Callable[[Iterable[pa.RecordBatch]],
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             pairs = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
-            named = [any(erased.is_named_in(entity, part) for part in pair) for pair in pairs]
+            named = [erased.is_named_in(entity, *pair) for pair in pairs]
             yield batch.filter(pa.array(named, pa.bool_())).select(["kafka_partition", "kafka_offset"])
 
     return run

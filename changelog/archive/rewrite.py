@@ -90,4 +90,4 @@ def is_of(record: ArchivedRecord, entity: str, erased: Erased) -> bool:
         return True
     if not record.value or check(entity, record.key, record.value).reason is None:
         return False
-    return erased.is_named_in(entity, record.key) or erased.is_named_in(entity, record.value)
+    return erased.is_named_in(entity, record.key, record.value)
