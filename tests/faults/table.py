@@ -23,13 +23,13 @@ unless the fault takes away what answers. The other cases compare every merged v
 with a fold in plain Python.
 
 *Kills*: processes ended by SIGKILL. *Records*: in the log by then. *Recovery*: seconds from the last act of the fault
-until every view covered everything acknowledged.
+until every view covered everything acknowledged. *Seed*: a case's moments and keys are made of it.
 """
 
 CONTROLS = "controls."
 """What the names of the tests of the checker begin with."""
 
-COLUMNS = "| fault | kills | records | lost | doubled | altered | queries (refused) | recovery | what was done |"
+COLUMNS = "| fault | seed | kills | records | lost | doubled | altered | queries (refused) | recovery | what was done |"
 
 
 def text(value: Any) -> str:
@@ -44,8 +44,9 @@ def row(line: dict[str, Any]) -> str:
     notes = [note for note in (line["note"], *(f"failed before: {note}" for note in line["failed_before"])) if note]
     note = f" *{'; '.join(notes)}*" if notes else ""
     recovery = "" if line["recovery_seconds"] is None else f"{line['recovery_seconds']:.1f} s"
+    figures = (text(line[key]) for key in ("kills", "records", "lost", "doubled", "altered"))
     cells = [
-        name, *(text(line[key]) for key in ("kills", "records", "lost", "doubled", "altered")), queries, recovery,
+        name, str(line["seed"] or ""), *figures, queries, recovery,
         f"{line['what']}{note}".replace("|", "\\|"),
     ]  # fmt: skip
     return f"| {' | '.join(cells)} |"
@@ -59,12 +60,13 @@ def page(ran: list[dict[str, Any]]) -> str:
     missing = [name for name in catalogue() if name not in {line["name"] for line in all_lines}]
     kills = sum(line["kills"] for line in all_lines)
     minutes = sum(line["seconds"] for line in all_lines) / 60
+    commits = ", ".join(f"`{commit}`" for commit in dict.fromkeys(line.get("commit") for line in all_lines) if commit)
     days = sorted({line["at"][:10] for line in all_lines}) or ["never"]
     times = sorted(line["recovery_seconds"] for line in passed if line["recovery_seconds"] is not None)
     sums = {name: sum(line[name] or 0 for line in all_lines) for name in ("lost", "doubled", "altered")}
     summary = (
         f"{len(all_lines)} cases, {len(passed)} passed, {kills:,} kills, {minutes:.0f} minutes "
-        f"({' to '.join(dict.fromkeys((days[0], days[-1])))}). "
+        f"({' to '.join(dict.fromkeys((days[0], days[-1])))}{f'; commit {commits}' if commits else ''}). "
         f"Lost: {sums['lost']}. Doubled: {sums['doubled']}. Altered: {sums['altered']}."
         + (f" Recovery: median {times[len(times) // 2]:.1f} s, at most {times[-1]:.1f} s." if times else "")
     )
@@ -76,7 +78,7 @@ def page(ran: list[dict[str, Any]]) -> str:
         "",
         *([checked, ""] if controls else []),
         COLUMNS,
-        "|---|" + "--:|" * 7 + "---|",
+        "|---|" + "--:|" * 8 + "---|",
         *map(row, all_lines),
     ]
     if missing:

@@ -33,10 +33,11 @@ def test_the_newest_line_of_a_case_counts(tmp_path: Path) -> None:
 
 
 def test_a_failure_is_shown() -> None:
-    text = page([line("a.b"), line("c.d", recovery_seconds=3.25), line("e.f", "failed")])
+    text = page([line("a.b", seed=1962, commit="1a32c1c"), line("c.d", recovery_seconds=3.25), line("e.f", "failed")])
     assert "3 cases, 2 passed, 9 kills" in text
-    assert "| **failed** `e.f` | 3 | 12,000 | 0 | 0 | 0 |" in text
-    assert "| `a.b` | 3 |" in text
+    assert "2026-11-22; commit `1a32c1c`)" in text
+    assert "| **failed** `e.f` |  | 3 | 12,000 | 0 | 0 | 0 |" in text
+    assert "| `a.b` | 1962 | 3 |" in text
     assert "3.2 s" in text
     assert "Not in this run: " in text
     assert "`kafka.killed-under-load`" in text
