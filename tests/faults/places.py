@@ -83,18 +83,18 @@ class Objects:
     def records(self, topics: Sequence[str]) -> list[Stored]:
         """Every record of every object; of a damaged object those before the damage."""
 
-        def read(topic: str, key: str, etag: str) -> None:
-            if (key, etag) not in self._read:
-                try:
-                    data = self.get(key)
-                except ClientError:
-                    data = b""  # its records are missing then
-                self._read[key, etag] = list(stored(topic, key, data))
+        def read(topic: str, key: str, etag: str) -> list[Stored]:
+            if (key, etag) in self._read:
+                return self._read[key, etag]
+            try:
+                data = self.get(key)
+            except ClientError:
+                return []  # missing then; not remembered, for whole again it has the same etag
+            return self._read.setdefault((key, etag), list(stored(topic, key, data)))
 
         there = [(topic, key, etag) for topic in topics for key, etag in self.listed(topic).items()]
         with ThreadPoolExecutor(16) as pool:
-            list(pool.map(lambda one: read(*one), there))
-        return [record for _, key, etag in there for record in self._read[key, etag]]
+            return [record for records in pool.map(lambda one: read(*one), there) for record in records]
 
 
 def stored(topic: str, key: str, data: bytes) -> list[Stored]:
