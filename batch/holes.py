@@ -99,6 +99,18 @@ def read_together(holes: Iterable[Hole]) -> list[list[Hole]]:
     return groups
 
 
+def record_of(entry: Entry) -> dict[str, object]:
+    """A record (``RECORD``) as ingest finds it in an object, which does not tell an empty key or value from none."""
+    return {
+        "topic": entry.topic,
+        "kafka_partition": entry.partition,
+        "kafka_offset": entry.offset,
+        "append_time": entry.time * 1000,
+        "key": entry.key or None,
+        "value": entry.value or None,
+    }
+
+
 def _read(settings: Settings, holes: list[Hole], erased: Erased) -> Iterator[pa.RecordBatch]:
     """The committed records in one of the groups of :func:`read_together`, classified."""
     topic, partition, end = holes[0].topic, holes[0].partition, holes[-1].last + 1
@@ -110,13 +122,7 @@ def _read(settings: Settings, holes: list[Hole], erased: Erased) -> Iterator[pa.
 
     with Reader(settings, {topic: {partition: firsts[0]}}, WAIT_MS) as reader:
         for entries in reader.read_to({topic: {partition: end}}):
-            records = [
-                {
-                    "topic": topic, "kafka_partition": partition, "kafka_offset": entry.offset,
-                    "append_time": entry.time * 1000, "key": entry.key, "value": entry.value,
-                }
-                for entry in entries if is_inside(entry)
-            ]  # fmt: skip
+            records = [record_of(entry) for entry in entries if is_inside(entry)]
             if records:
                 yield classify_batch(pa.RecordBatch.from_pylist(records, schema=RECORD), erased)
 

@@ -128,10 +128,11 @@ def topic_grown(scene: Scene) -> None:
     client = admin(scene.settings)
     (future,) = client.create_partitions([NewPartitions("changelog.order", 5)]).values()
     future.result(30)
-    scene.feed(100)  # by writers to whom keys belong elsewhere now
+    scene.report.acted()
     for name in ("speed", "archiver", "derive"):
         until(lambda: status()[name]["state"] == "failed", 90, f"{name} stops")  # noqa: B023
         assert "changelog.order has 5 partitions, agreed are 4" in str(status()[name]["detail"]), name
+    scene.feed(100)  # by writers to whom keys belong elsewhere now
     said = run("batch", status=1, error=True)
     assert "changelog.order has 5 partitions, agreed are 4" in said
     after = {view: sorted(rows_of_view(scene.settings, view), key=str) for view in READ}

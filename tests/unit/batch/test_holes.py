@@ -2,8 +2,9 @@
 
 import pytest
 
-from batch.holes import ends_of, find
+from batch.holes import ends_of, find, record_of
 from changelog.archive.ranges import Hole
+from changelog.reader import Entry
 
 pytestmark = pytest.mark.unit
 
@@ -21,3 +22,15 @@ def test_where_records_should_end_shows_that_the_last_ones_are_missing() -> None
     assert find(found, POSITION) == [Hole("t", 0, 7, 8), Hole("t", 2, 7, 11)]
     assert ends_of(found, POSITION) == {"t": {0: 9, 1: 0, 2: 12}}
     assert find({("t", 0): [(5, 8), (9, 8)]}, POSITION) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found"), [(b"k", b"v", (b"k", b"v")), (b"k", b"", (b"k", None)), (b"", None, (None, None))]
+)
+def test_what_comes_from_kafka_is_what_an_object_would_have_held(
+    key: bytes, value: bytes | None, found: tuple[bytes | None, bytes | None]
+) -> None:
+    record = record_of(Entry("changelog.order", 2, 7, 1_000, key, value, {}))
+    assert (record["key"], record["value"]) == found
+    assert (record["topic"], record["kafka_partition"], record["kafka_offset"]) == ("changelog.order", 2, 7)
+    assert record["append_time"] == 1_000_000
