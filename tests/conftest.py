@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from hypothesis import settings as hypothesis
 from pyspark.sql import SparkSession
 
 from changelog.sources.shop.application import Application
@@ -22,6 +23,9 @@ from runtime.settings import Settings
 from runtime.spark import CATALOG, session
 from serving.wait import wait
 from tests.services import batch, feed, shop
+
+hypothesis.register_profile("anabranch", deadline=None)  # a law does not fail because the machine is busy
+hypothesis.load_profile("anabranch")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -205,7 +205,7 @@ def value_of(step: Sent, kafka: Kafka) -> bytes:
     return json.dumps(told).encode()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(STEPS, min_size=20, max_size=80))
 def test_commands_keep_their_laws(steps: list[Any]) -> None:
     kafka, others = Kafka(), 0

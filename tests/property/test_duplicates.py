@@ -54,7 +54,7 @@ def by_the_log(rows: list[Row]) -> list[bool]:
     crashes=st.lists(st.integers(0, 25), max_size=4),
     lost=st.sets(st.integers(0, 5), max_size=2),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_replays_losses_and_what_was_dropped_change_no_answer(
     rows: list[Row], cuts: set[int], crashes: list[int], lost: set[int]
 ) -> None:

@@ -109,7 +109,7 @@ TIME = "2026-11-22T00:00:00.000Z"
 
 @given(log=logs(), guests=st.sets(st.sampled_from(["g0", "g1", "g2"]), min_size=1, max_size=2))
 @example(log=late_update(), guests={"g0"})
-@settings(max_examples=2, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=2, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_log_without_a_guest_folds_to_what_it_would_be_had_he_never_been(
     spark: SparkSession, log: Log, guests: set[str], way: str

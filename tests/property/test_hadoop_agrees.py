@@ -17,7 +17,7 @@ Pairs = list[tuple[bytes, bytes]]
 
 PAIRS = st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=300)), max_size=12)
 LARGE: Pairs = [(b"", b""), (b"k" * 300, b"\x00" * 70_000), (b"key", b"v" * 1_200_000), (b"\xff" * 4, b"last")]
-LAW = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LAW = settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Hadoop:

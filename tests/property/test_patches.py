@@ -69,7 +69,7 @@ def derived(original: Entity | None, current: Entity | None) -> list[Derived]:
 
 
 @given(history=histories())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_all_patches_of_an_entity_from_the_beginning_give_its_newest_version(history: list[Entity | None]) -> None:
     document: Any = None
     previous: Entity | None = None
@@ -87,7 +87,7 @@ def test_all_patches_of_an_entity_from_the_beginning_give_its_newest_version(his
 
 
 @given(value=VALUES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_what_is_written_is_read_as_it_was(value: Any) -> None:
     text = text_of(value)
     assert parse(text) == value

@@ -66,7 +66,7 @@ def test_a_run_in_two_parts_is_the_same_run(first: int, second: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_original_is_always_what_was_last_said(seed: int) -> None:
     last: dict[tuple[str, str], Any] = {}
     for record in changes(list(shop(seed, **SHARES).records(400))):
@@ -79,7 +79,7 @@ def test_original_is_always_what_was_last_said(seed: int) -> None:
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_every_record_is_valid_unless_it_is_broken_on_purpose(seed: int) -> None:
     for record in shop(seed, **SHARES).records(400):
         reason = check(record.topic.removeprefix("changelog."), record.key, record.value or b"").reason
