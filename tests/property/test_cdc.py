@@ -28,7 +28,7 @@ STATEMENTS = {
 
 
 @given(st.integers(0, 1 << 32), st.integers(1, 100))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_the_log_says_what_the_database_says(seed: int, rounds: int) -> None:
     """``seed`` decides what happens: drawn one by one, rounds would hardly ever get through a snapshot."""
     chance = Random(seed)
@@ -58,7 +58,7 @@ def test_the_log_says_what_the_database_says(seed: int, rounds: int) -> None:
 
 
 @given(st.integers(0, 1 << 32), st.integers(1, 40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_what_is_republished_mends_the_log(seed: int, rounds: int) -> None:
     """Somebody else writes of the shop's entities, some are republished while the shop goes on; in the end all are."""
     chance = Random(seed)

@@ -191,7 +191,7 @@ def judged(case: tuple[Schema, Schema, list[Any]]) -> tuple[list[Difference], li
     return compare(old, new), valid, [value for value in valid if not after.is_valid(value)]
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(cases())
 def test_what_is_let_through_never_makes_an_old_valid_record_invalid(case: tuple[Schema, Schema, list[Any]]) -> None:
     differences, valid, broken = judged(case)
@@ -203,7 +203,7 @@ def test_what_is_let_through_never_makes_an_old_valid_record_invalid(case: tuple
 
 
 def test_control_the_cases_hold_what_the_check_has_to_find_and_what_it_has_to_let_through() -> None:
-    limits = settings(max_examples=2000, deadline=None, phases=[Phase.generate])
+    limits = settings(max_examples=2000, phases=[Phase.generate])
 
     def breaks(case: tuple[Schema, Schema, list[Any]]) -> bool:
         return bool(judged(case)[2])

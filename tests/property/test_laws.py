@@ -131,7 +131,7 @@ def _text(states: DataFrame, view: str) -> set[str]:
 
 
 @given(log=logs(), pieces=st.lists(st.integers(0, 2), min_size=1, max_size=7))
-@settings(max_examples=12, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_parts_add_up_to_the_whole_and_the_whole_is_the_oracle(
     spark: SparkSession, log: Log, pieces: list[int]
 ) -> None:
@@ -158,7 +158,7 @@ def test_parts_add_up_to_the_whole_and_the_whole_is_the_oracle(
 
 
 @given(log=logs(), cut=st.integers(0, 40), epochs=st.integers(1, 3))
-@settings(max_examples=6, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_incremental_slices_equal_one_full_fold(spark: SparkSession, log: Log, cut: int, epochs: int) -> None:
     """Fold below a cut, then slice by slice above it; combining at any time changes nothing."""
     records = _typed(spark, log).persist()
@@ -179,7 +179,7 @@ def test_incremental_slices_equal_one_full_fold(spark: SparkSession, log: Log, c
 
 
 @given(log=logs(), cut=st.integers(0, 20))
-@settings(max_examples=6, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_deferred_is_missing_above_the_boundary_and_nowhere_else(
     spark: SparkSession, log: Log, cut: int
 ) -> None:
@@ -208,7 +208,7 @@ def test_what_is_deferred_is_missing_above_the_boundary_and_nowhere_else(
 
 
 @given(log=logs(), cut=st.integers(0, 20))
-@settings(max_examples=6, deadline=None, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, phases=PHASES, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_matches_below_a_cut_and_those_from_it_on_are_those_of_the_whole(
     spark: SparkSession, log: Log, cut: int
 ) -> None:

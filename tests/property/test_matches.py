@@ -198,7 +198,7 @@ def as_read(found: list[tuple[str, str]]) -> dict[str, set[tuple[Any, ...]]]:
     cuts=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=6),
     crashes=st.sets(st.integers(0, 6)),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_every_match_is_found_once_in_whatever_pieces_and_by_both_layers(
     log: list[LogRecord], cuts: list[tuple[int, int]], crashes: set[int]
 ) -> None:

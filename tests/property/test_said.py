@@ -52,7 +52,7 @@ def logs(draw: st.DrawFn) -> list[Change]:
 
 
 @given(log=logs(), committed=st.integers(0, 25), ahead=st.integers(0, 25), tombstones=st.booleans())
-@hypothesis_settings(max_examples=150, deadline=None)
+@hypothesis_settings(max_examples=150)
 def test_derived_topics_and_the_rest_of_the_log_say_what_the_whole_log_says(
     log: list[Change], committed: int, ahead: int, tombstones: bool
 ) -> None:
