@@ -30,6 +30,7 @@ from runtime.errors import ConflictError
 from runtime.settings import Settings
 from serving.compare import compare
 from serving.erasure import request
+from tests.faults.report import killed
 from tests.faults.test_kills import go_on, run_until_killed, stop
 from tests.services import (
     READ,
@@ -203,6 +204,7 @@ def test_a_request_hides_the_guest_at_once_and_nothing_else_changes(platform: Se
     process = start("erase-guest", GUEST, ANABRANCH_KILL_AT=POINTS[0])
     process.communicate(timeout=240)
     assert process.returncode == -9
+    killed()
     assert request(platform, GUEST) == request(platform, GUEST) == number_of_erasure(platform)
     assert set(rows_of(platform, GUEST).values()) == {0}
     assert all(rows_of(platform, OTHER).values())
@@ -245,6 +247,7 @@ def test_the_erasure_is_killed_again_and_again_and_goes_on(platform: Settings, l
             out, err = process.communicate(timeout=400)
             assert process.returncode not in (0, None), f"{point}\n{out}\n{err}"
             assert (platform.home / f"killed-at-{point}").exists(), f"{point}\n{out}\n{err}"
+            killed()
         said = run("erase-guest", "--resume", "--json", status=1)
     proof = json.loads(said.strip().splitlines()[-1])
     left = {store["store"] for store in proof["stores"] if store["number"]}
@@ -295,6 +298,7 @@ def test_kafka_is_waited_for_and_then_nothing_is_found_anywhere(platform: Settin
     process = start("erase-guest", "--resume", ANABRANCH_KILL_AT="erase.forgotten")
     out, err = process.communicate(timeout=240)
     assert process.returncode == -9, f"{out}\n{err}"
+    killed()
     assert (state(platform)["state"], state(platform)["ref"]) == ("waiting", None)
     run("erase-guest", "--resume")
     row = state(platform)
