@@ -12,12 +12,21 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 FILE = Path("test-results") / "faults.jsonl"
+
+
+@cache
+def commit() -> str:
+    """The commit that the tests are of, short; nothing outside of a repository. Asked once, as the first case begins:
+    what runs was read then."""
+    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    return asked.stdout.strip()
 
 
 @dataclass
@@ -41,7 +50,7 @@ class Report:
     outcome: str = "not finished"
     note: str = ""
     at: str = ""
-    commit: str = ""
+    commit: str = field(default_factory=commit)
     began: float = field(default_factory=time.monotonic)
     last_act: float | None = None
 
@@ -62,17 +71,11 @@ class Report:
     def write(self, outcome: str, path: Path = FILE) -> None:
         """Append the line."""
         self.outcome, self.seconds = outcome, round(time.monotonic() - self.began, 1)
-        self.at, self.commit = datetime.now(UTC).isoformat(timespec="seconds"), commit()
+        self.at = datetime.now(UTC).isoformat(timespec="seconds")
         line = {key: value for key, value in asdict(self).items() if key not in ("began", "last_act")}
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")
-
-
-def commit() -> str:
-    """The commit that the tests are of, short; nothing outside of a repository."""
-    asked = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    return asked.stdout.strip()
 
 
 def newest_lines(path: Path = FILE) -> list[dict[str, Any]]:

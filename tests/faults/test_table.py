@@ -15,8 +15,8 @@ pytestmark = pytest.mark.unit
 
 def line(name: str, outcome: str = "passed", **more: Any) -> dict[str, Any]:
     made = report.Report(name, f"What {name} does.", kills=3, records=12_000, lost=0, doubled=0, altered=0)
-    told = {**made.__dict__, "outcome": outcome, "at": "2026-11-22T05:00:00+00:00", "failed_before": [], **more}
-    return {key: value for key, value in told.items() if key not in ("began", "last_act")}
+    told = {**made.__dict__, "outcome": outcome, "at": "2026-11-22T05:00:00+00:00", "commit": "", "failed_before": []}
+    return {key: value for key, value in (told | more).items() if key not in ("began", "last_act")}
 
 
 def test_the_newest_line_of_a_case_counts(tmp_path: Path) -> None:
