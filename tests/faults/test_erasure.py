@@ -25,6 +25,7 @@ from changelog.derived import DERIVED, latest_topic
 from changelog.envelope import encode, envelope
 from changelog.producer import Record
 from changelog.topics import admin, end_offsets
+from infra.airflow_api import AirflowApi
 from runtime import ops
 from runtime.errors import ConflictError
 from runtime.settings import Settings
@@ -32,6 +33,7 @@ from serving.compare import compare
 from serving.erasure import request
 from tests.faults.report import killed
 from tests.faults.test_kills import go_on, run_until_killed, stop
+from tests.integration.test_airflow import clear
 from tests.services import (
     READ,
     assert_exact,
@@ -51,8 +53,8 @@ from tests.services import (
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow]
 
-GUEST, OTHER = "e-guest-1", "e-guest-12"
-EMAIL, OTHERS_EMAIL = "erased@private.example", "not.erased@private.example"
+GUEST, OTHER, THIRD = "e-guest-1", "e-guest-12", "e-guest-3"
+EMAIL, OTHERS_EMAIL, THIRDS_EMAIL = "erased@private.example", "not.erased@private.example", "third@private.example"
 NAME = "Ermintrude"
 TIME = "2026-02-01T12:{:02d}:00.000Z"
 
@@ -364,4 +366,32 @@ def test_nobody_comes_back_with_what_comes_later(platform: Settings, lake: Spark
     run("erase-guest", GUEST, "--purge-log")
     assert found(prove(platform, GUEST)) == set()
     assert state(platform)["state"] == "done"
+    assert_verified(lake, platform)
+
+
+@pytest.mark.timeout(1500)
+def test_airflow_erases_by_its_dag(airflow: AirflowApi, platform: Settings, lake: SparkSession) -> None:
+    """Task by task, and the proof when Kafka's retention has passed; its form forgets who was asked for."""
+    feed(platform, life(THIRD, THIRDS_EMAIL, "Thea"))
+    run("wait")
+    batch(lake, platform)
+    assert rows_of(platform, THIRD)["order_latest"] > 0
+    asked = airflow.trigger("erase_guest", ref=THIRD, purge_log=True)
+
+    def is_clean() -> bool:
+        tasks = airflow.tasks("erase_guest", asked)
+        assert "failed" not in tasks.values(), tasks
+        return (tasks["clean"], tasks["prove"]) == ("success", "up_for_reschedule")
+
+    until(is_clean, 900, "every store but Kafka is without the guest")
+    assert state(platform)["state"] == "waiting"
+    assert set(rows_of(platform, THIRD).values()) == {0}
+    retention_passes(platform)
+    compaction_passes(platform)
+    clear(airflow, "erase_guest", asked, "prove")  # it would look again within the hour
+    assert set(airflow.wait("erase_guest", asked, 300).values()) == {"success"}
+    assert (state(platform)["state"], state(platform)["ref"]) == ("done", None)
+    for who in (THIRD, THIRDS_EMAIL):
+        assert found(prove(platform, who)) == set()
+    assert THIRD not in json.dumps(airflow.get(f"dags/erase_guest/dagRuns/{asked}"))
     assert_verified(lake, platform)
