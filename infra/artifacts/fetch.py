@@ -5,6 +5,7 @@ import hashlib
 import os
 import shutil
 import ssl
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,6 +107,13 @@ def _download(url: str, part: Path, advance: Callable[[int], None]) -> None:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def unpack(tar: tarfile.TarFile, directory: Path) -> None:
+    """All of an archive, and nothing outside of ``directory``. Python before 3.11.4 (as Debian 12 has) knows
+    no filters: there the checksum of the archive has to do."""
+    tar.extraction_filter = getattr(tarfile, "tar_filter", None)
+    tar.extractall(directory)
 
 
 def replace_directory(made: Path, target: Path) -> None:

