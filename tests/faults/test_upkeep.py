@@ -36,8 +36,8 @@ def test_maintenance_every_few_seconds_under_a_running_stream(busy: Settings, la
     over = threading.Event()
 
     def sell() -> None:
-        with ChangelogProducer(busy, rate=100) as producer:
-            for record in Shop(seed=111, duplicates=0.05, late=0.05, broken=0.01, rate=100).records(10_000_000):
+        with ChangelogProducer(busy, rate=25) as producer:
+            for record in Shop(seed=111, duplicates=0.05, late=0.05, broken=0.01, rate=25).records(10_000_000):
                 if over.is_set():
                     return
                 producer.send(record)
