@@ -76,11 +76,12 @@ def look_up(
         if (first := max(hole.first, log_starts[hole.topic][hole.partition])) <= hole.last
     ]
     work = read_together(there)
+    log = Settings.model_construct(kafka=settings.kafka)  # workers are told what they need, and no other secret
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from _read(settings, work[number], erased)
+                yield from _read(log, work[number], erased)
 
     if not work:
         return None

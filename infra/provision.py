@@ -10,7 +10,7 @@ import sys
 from batch.backup import backup, backups
 from batch.backup import restore as restore_databases
 from changelog.sources.cdc import capture as capturing
-from infra import airflow, prepare
+from infra import airflow, grants, prepare
 from infra.platform import guard
 from runtime import ops
 from runtime.errors import AnabranchError
@@ -29,11 +29,11 @@ def stores(settings: Settings) -> None:
     prepare.buckets(settings)
     guard(settings)
     prepare.topics(settings)
+    grants.log(settings)
     with ops.connect(settings) as connection:
-        if connection.execute("SELECT to_regclass('services') AS there").fetchone() != {"there": None}:
-            connection.execute(
-                "DELETE FROM services WHERE updated_at < now() - make_interval(mins => %s)", (SILENT_MINUTES,)
-            )
+        connection.execute(
+            "DELETE FROM services WHERE updated_at < now() - make_interval(mins => %s)", (SILENT_MINUTES,)
+        )
     if settings.profile == "full":
         prepare.shop(settings)
         airflow.write_configuration(settings)

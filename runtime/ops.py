@@ -79,6 +79,9 @@ CREATE TABLE IF NOT EXISTS erasures (
     records jsonb NOT NULL DEFAULT '{}', steps jsonb NOT NULL DEFAULT '{}', found jsonb NOT NULL DEFAULT '[]',
     requested_at timestamptz NOT NULL DEFAULT now(), derived_at timestamptz, finished_at timestamptz
 );
+CREATE TABLE IF NOT EXISTS services (
+    name text PRIMARY KEY, pid int NOT NULL, state text NOT NULL, detail jsonb NOT NULL, updated_at timestamptz NOT NULL
+);
 CREATE OR REPLACE VIEW erasing AS SELECT ref FROM erasures WHERE ref IS NOT NULL;
 ALTER TABLE generations ADD COLUMN IF NOT EXISTS erasures int NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN IF NOT EXISTS location text NOT NULL DEFAULT 'batch';
@@ -89,10 +92,14 @@ ALTER TABLE generations ADD COLUMN IF NOT EXISTS reason text;
 ALTER TABLE erasures ADD COLUMN IF NOT EXISTS names jsonb NOT NULL DEFAULT '{}';
 ALTER TABLE publication_views ADD COLUMN IF NOT EXISTS withdrawn_at timestamptz;
 ALTER TABLE erasures ADD COLUMN IF NOT EXISTS left_out int NOT NULL DEFAULT 0;
+CREATE OR REPLACE VIEW served AS SELECT DISTINCT ON (v.view) p.pipeline, p.kind, p.published_at, v.*
+    FROM publication_views v JOIN publications p USING (publication)
+    WHERE p.state = 'finished' AND v.withdrawn_at IS NULL ORDER BY v.view, v.publication DESC;
 """
 """Every statement can be run again. ``archived`` and ``archive_objects`` are caches of what the lake and the objects
 say; losing them loses time only. ``speed_floors``: rows of a generation below this epoch may have been deleted.
 ``generations.cause``, ``reason``: what was lost, of a generation that the speed layer began by itself.
+``served``: the newest finished publication of each view that is served.
 ``publication_views.withdrawn_at``: the view was no longer defined when somebody published; nothing is served under its
 name, and what it served is not served again.
 ``dead_letter_replays``: what became of a dead letter; without ``replayed_at`` it is not known yet.

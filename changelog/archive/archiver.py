@@ -90,7 +90,7 @@ class Archiver:
         self._consumer = Consumer(
             {
                 **({"group.instance.id": service} if service else {}),
-                "bootstrap.servers": settings.kafka.bootstrap,
+                **settings.kafka.client(),
                 "group.id": settings.archiver.group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
