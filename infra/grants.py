@@ -3,6 +3,7 @@ already stays, and what is granted no longer is taken away."""
 
 import hashlib
 import json
+import time
 from collections.abc import Iterable
 from concurrent.futures import Future
 from typing import Any, LiteralString, cast
@@ -16,6 +17,7 @@ from confluent_kafka.admin import (
     AclBindingFilter,
     AclOperation,
     AclPermissionType,
+    AdminClient,
     ResourcePatternType,
     ResourceType,
     ScramCredentialInfo,
@@ -60,7 +62,8 @@ EXACT = ResourcePatternType.LITERAL
 
 
 def log(settings: Settings) -> None:
-    """The log's users, and what they may do there. Raises TransientError if Kafka does not answer."""
+    """The log's users, and what they may do there; waits until the broker tells of it: its controller does so first.
+    Raises TransientError if Kafka does not answer, or does not tell of it in time."""
     client = admin(settings)
     names = [name for name, identity in IDENTITIES.items() if identity.log]
     wanted = {binding for name in names for binding in acls(name, IDENTITIES[name])}
@@ -77,13 +80,23 @@ def log(settings: Settings) -> None:
         ]
         if made:
             _all(client.alter_user_scram_credentials(made).values())
-        there = {one for name in names for one in client.describe_acls(_of(name)).result(TIMEOUT)}
+        there = _told(client, names)
         if missing := wanted - there:
             _all(client.create_acls(sorted(missing, key=str)).values())
         if gone := there - wanted:
             _all(client.delete_acls([_only(one) for one in gone]).values())
+        deadline = time.monotonic() + TIMEOUT
+        while _told(client, names) != wanted:
+            if time.monotonic() > deadline:
+                raise TransientError(f"Kafka at {settings.kafka.bootstrap} does not tell of its new rules in time")
+            time.sleep(0.05)
     except KafkaException as error:
         raise TransientError(f"Kafka at {settings.kafka.bootstrap} does not take its users: {error}") from error
+
+
+def _told(client: AdminClient, names: list[str]) -> set[AclBinding]:
+    """The rules that a broker knows of ours."""
+    return {one for name in names for one in client.describe_acls(_of(name)).result(TIMEOUT)}
 
 
 def acls(name: str, identity: Identity) -> list[AclBinding]:
@@ -145,7 +158,7 @@ def objects(settings: Settings) -> None:
 
 
 def policy(settings: Settings, allowed: Objects) -> dict[str, Any]:
-    """An identity's policy, as S3 has it."""
+    """An identity's policy, as S3 has it. Nobody makes further keys, which would outlive his own."""
     buckets = {"archive": settings.s3.archive_bucket, "lake": settings.s3.lake_bucket}
 
     def resources(prefixes: Iterable[str]) -> list[str]:
@@ -162,7 +175,8 @@ def policy(settings: Settings, allowed: Objects) -> dict[str, Any]:
     return {
         "Version": "2012-10-17",
         "Statement": [
-            {"Effect": "Allow", "Action": actions, "Resource": which} for actions, which in statements if which
+            *({"Effect": "Allow", "Action": actions, "Resource": which} for actions, which in statements if which),
+            {"Effect": "Deny", "Action": ["admin:CreateServiceAccount", "admin:UpdateServiceAccount"]},
         ],
     }
 

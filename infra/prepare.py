@@ -52,6 +52,10 @@ def _postgres(settings: Settings, programs: Programs) -> None:
     flags = ["--username=postgres", "--auth=scram-sha-256", f"--pwfile={password}", "--encoding=UTF8", "--locale=C"]
     _run(as_other_user([str(programs.postgres / "bin" / "initdb"), "-D", str(directory), *flags]))
     password.unlink()
+    rules = directory / "pg_hba.conf"  # nobody copies the whole cluster: whoever captures the shop may replicate
+    rules.write_text(
+        "".join(line for line in rules.read_text().splitlines(True) if line.split()[1:2] != ["replication"])
+    )
     (directory / "made").touch()
 
 

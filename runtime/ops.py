@@ -108,6 +108,7 @@ finished; ``names`` are keyed hashes of what a bad record names him by, and thei
 values that are not looked for. ``generations.erasures``: those that a generation has taken in, 1 … n."""
 
 _SCHEMA_MARK = f"anabranch {hashlib.sha256(SCHEMA.encode()).hexdigest()[:12]}"
+_OWNED = """SELECT pg_has_role(datdba, 'USAGE') AS owned FROM pg_database WHERE datname = current_database()"""
 _PUBLICATION_LOCK = 7_302_025
 _SCHEMA_LOCK = 7_302_026
 _REPLAY_LOCK = 7_302_029
@@ -115,7 +116,8 @@ _COMMANDS_LOCK = 7_302_028
 
 
 def connect(settings: Settings) -> Connection:
-    """An autocommit connection whose rows are dicts; the schema is there. Raises TransientError if it is down."""
+    """An autocommit connection whose rows are dicts; the schema is there. Raises TransientError if the database is
+    down, or if its tables are another version's and whoever asks does not own them."""
     try:
         connection = psycopg.connect(settings.ops.dsn, autocommit=True, row_factory=dict_row, connect_timeout=10)
     except psycopg.OperationalError as error:
@@ -127,6 +129,10 @@ def connect(settings: Settings) -> Connection:
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
         row = connection.execute("SELECT obj_description('public'::regnamespace) AS said").fetchone()
         if row != {"said": _SCHEMA_MARK}:
+            if connection.execute(_OWNED).fetchone() != {"owned": True}:
+                raise TransientError(
+                    "the operations database has another version's tables; bring it up to date: anabranch up"
+                )
             connection.execute(SCHEMA)
             connection.execute(f"COMMENT ON SCHEMA public IS '{_SCHEMA_MARK}'")
     return connection

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
 
 import boto3
 import httpx
@@ -24,6 +25,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
+from minio import MinioAdmin
+from minio.credentials.providers import StaticProvider
+from minio.error import MinioAdminException
 
 from changelog.archive.store import s3_client
 from infra.home import Ports
@@ -206,6 +210,18 @@ def all_buckets(settings: Settings) -> object:
     return names
 
 
+def own_key(settings: Settings) -> object:
+    """One that would outlive the secret of its identity."""
+    keys = StaticProvider(settings.s3.access_key, settings.s3.secret_key.get_secret_value())
+    client = MinioAdmin(urlsplit(settings.s3.endpoint).netloc, credentials=keys, secure=False)
+    try:
+        return client.add_service_account(policy={"Version": "2012-10-17", "Statement": []})
+    except MinioAdminException as error:
+        if "AccessDenied" in str(error):
+            raise RefusedError(str(error)) from error
+        raise
+
+
 # --- PostgreSQL
 
 
@@ -246,6 +262,17 @@ def row(of: Callable[[Settings], Database], table: str, change: str, where: str)
             return f"{changed} rows changed"
 
     return do
+
+
+def copy_all(settings: Settings) -> object:
+    """By physical replication, as whoever captures the shop may replicate."""
+    try:
+        with psycopg.connect(f"{settings.cdc.database.dsn} replication=true", connect_timeout=10) as connection:
+            return connection.info.server_version
+    except psycopg.OperationalError as error:
+        if "no pg_hba.conf entry for replication connection" in str(error):
+            raise RefusedError(str(error)) from error
+        raise
 
 
 def as_role(of: Callable[[Settings], Database], database: str) -> Callable[[Settings], Database]:
@@ -348,6 +375,7 @@ ATTEMPTS = (
     Attempt("archiver", "object store", "lists the lake", objects("list_objects_v2", Bucket="lake")),
     Attempt("archiver", "object store", "reads a table's file", objects("get_object", **LAKE)),
     Attempt("archiver", "object store", "asks for all buckets", all_buckets),
+    Attempt("archiver", "object store", "makes itself another key", own_key),
     Attempt("archive-guard", "object store", "reads a raw object", objects("get_object", **RAW)),
     Attempt("derive", "object store", "puts a raw object", objects("put_object", **RAW, Body="forged")),
     Attempt("speed", "object store", "puts a file of a batch table", objects("put_object", **LAKE, Body="forged")),
@@ -401,6 +429,7 @@ ATTEMPTS = (
         "points a table elsewhere",
         row(catalog, "iceberg_tables", ELSEWHERE, "table_namespace = 'speed'"),
     ),
+    Attempt("cdc", "PostgreSQL", "copies all databases", copy_all),
     Attempt(NOBODY, "Trino", "asks past TLS", plainly),
     Attempt(NOBODY, "Trino", "is admin with a wrong password", as_user("admin", "guessed")),
     Attempt(NOBODY, "Trino", "is somebody who is not there", as_user("somebody", "guessed")),
