@@ -213,7 +213,7 @@ def all_buckets(settings: Settings) -> object:
 def own_key(settings: Settings) -> object:
     """One that would outlive the secret of its identity."""
     keys = StaticProvider(settings.s3.access_key, settings.s3.secret_key.get_secret_value())
-    client = MinioAdmin(urlsplit(settings.s3.endpoint).netloc, credentials=keys, secure=False)
+    client = MinioAdmin(endpoint=urlsplit(settings.s3.endpoint).netloc, credentials=keys, secure=False)
     try:
         return client.add_service_account(policy={"Version": "2012-10-17", "Statement": []})
     except MinioAdminException as error:
