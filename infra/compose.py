@@ -246,8 +246,11 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def place(path: Path, text: str) -> None:
-    """Write a file that everybody may read who can enter its directory, in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file that everybody may read who can enter its directory, in one step. Directories that it makes can be
+    entered by everybody, whatever the umask: they are mounted."""
+    for directory in [one for one in reversed(path.parents) if not one.exists()]:
+        directory.mkdir()
+        directory.chmod(0o755)
     scratch = path.with_name(f"{path.name}.{os.getpid()}")
     scratch.write_text(text)
     scratch.chmod(0o644)

@@ -6,6 +6,10 @@ containers, where Compose starts them. Each step is a container that ends, and e
 
 import logging
 import sys
+import time
+
+import psycopg
+from confluent_kafka import KafkaException
 
 from batch.backup import backup, backups
 from batch.backup import restore as restore_databases
@@ -18,6 +22,9 @@ from runtime.settings import Settings
 from serving.publication import publish_initial
 
 log = logging.getLogger("provision")
+
+PATIENCE_SECONDS = 30
+"""How long a step is tried again: one of three brokers may not know yet what another has taken."""
 
 SILENT_MINUTES = 10
 """A service that has not spoken for so long when the platform comes up is not missed any more if it is not started."""
@@ -64,13 +71,19 @@ def main(argv: list[str] | None = None) -> int:
     """Run one step. Returns the exit status; the reason is in the log."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     (step,) = sys.argv[1:] if argv is None else argv
-    try:
-        STEPS[step](Settings())
-    except AnabranchError as error:
-        log.error("%s: %s", step, error)
-        return 1
-    log.info("%s: done", step)
-    return 0
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            STEPS[step](Settings())
+        except (AnabranchError, KafkaException, psycopg.OperationalError) as error:
+            if time.monotonic() > deadline:
+                log.error("%s: %s", step, error)
+                return 1
+            log.warning("%s: %s; once more", step, error)
+            time.sleep(2)
+        else:
+            log.info("%s: done", step)
+            return 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import socket
 from configparser import ConfigParser
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -310,6 +311,9 @@ def test_what_spark_submit_must_know_is_what_a_session_of_its_own_would_get(
     assert "-XX:SharedArchiveFile=made.jsa" in options
     cluster = settings.model_copy(update={"spark": settings.spark.model_copy(update={"master": "yarn"})})
     assert "spark.driver.host" not in submit_conf(cluster, "1g")
+    cluster.spark.master = "spark://there:7077"
+    own = submit_conf(cluster, "1g")
+    assert (own["spark.driver.host"], own["spark.driver.bindAddress"]) == (socket.gethostname(), "0.0.0.0")
 
 
 def test_a_session_leaves_master_and_memory_to_spark_submit(
