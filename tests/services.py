@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -257,6 +260,32 @@ def feed(settings: Settings, records: Iterable[Record]) -> int:
         for record in records:
             producer.send(record)
     return producer.acknowledged
+
+
+@contextmanager
+def busy(settings: Settings, seed: int) -> Iterator[None]:
+    """Others go on all the while: records of ``seed`` and of those after it, as long as it takes."""
+    over, failed = threading.Event(), []
+
+    def go_on() -> None:
+        try:
+            for one in count(seed):
+                if over.is_set():
+                    return
+                feed(settings, shop(one, 60))
+                over.wait(0.5)
+        except BaseException as error:
+            failed.append(error)
+            raise
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert failed == []
 
 
 def transactional(settings: Settings, name: str) -> Producer:

@@ -1,10 +1,9 @@
 """The service derive is killed, alone and again and again; each version and each patch is there once, in order."""
 
-import itertools
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -16,7 +15,7 @@ from changelog.topics import committed_offsets, delete_group
 from runtime.settings import Settings
 from tests.faults.report import kill
 from tests.faults.test_kills import go_on, points, run_until_killed, stop
-from tests.services import assert_derived, await_derived, feed, shop, start, status, until
+from tests.services import assert_derived, await_derived, busy, feed, shop, start, status, until
 
 pytestmark = pytest.mark.faults
 
@@ -101,20 +100,10 @@ def test_of_two_that_run_at_once_one_writes(platform: Settings) -> None:
     """A second one fences the first, whose supervisor starts it again, which fences the second."""
     first = status()["derive"]["pid"]
     second = start(module="changelog.derive")
-    seeds = itertools.count(640)
-
-    def arrives(done: Callable[[], bool]) -> bool:
-        """Records come until it is done: an instance without any work does not learn that it is fenced."""
-        feed(platform, shop(next(seeds), 100))
-        return done()
-
     try:
-        until(
-            lambda: arrives(lambda: status()["derive"]["pid"] not in (None, first)),
-            60,
-            "the first is fenced, and started again",
-        )
-        until(lambda: arrives(lambda: second.poll() is not None), 60, "the second is fenced")
+        with busy(platform, 640):  # an instance without any work does not learn that it is fenced
+            until(lambda: status()["derive"]["pid"] not in (None, first), 60, "the first is fenced, and started again")
+            until(lambda: second.poll() is not None, 60, "the second is fenced")
     finally:
         second.kill()
         _, err = second.communicate()

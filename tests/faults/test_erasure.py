@@ -4,9 +4,6 @@ store has anything of the guest, and everybody else's rows are what they were.
 The tests build on one another: the guest's life, the request, the erasure, the proof."""
 
 import json
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -40,6 +37,7 @@ from tests.services import (
     assert_verified,
     await_derived,
     batch,
+    busy,
     feed,
     let_go,
     query,
@@ -121,32 +119,6 @@ def without_guest(answer: dict[str, set[tuple[Any, ...]]]) -> dict[str, set[tupl
     """The rows of views that have a guest column, but for the guest's."""
     views = [view for view in READ if view in OF_GUESTS]
     return {view: {row for row in answer[view] if GUEST not in row} for view in views}
-
-
-@contextmanager
-def busy(settings: Settings) -> Iterator[None]:
-    """Others go on all the while."""
-    over, failed = threading.Event(), []
-
-    def go_on() -> None:
-        try:
-            for seed in count(900):
-                if over.is_set():
-                    return
-                feed(settings, shop(seed, 60))
-                over.wait(0.5)
-        except BaseException as error:
-            failed.append(error)
-            raise
-
-    thread = threading.Thread(target=go_on)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-    assert failed == []
 
 
 def number_of_erasure(settings: Settings) -> int:
@@ -243,7 +215,7 @@ def test_nothing_of_the_guest_goes_in_any_more(platform: Settings, tmp_path: Pat
 @pytest.mark.timeout(1500)
 def test_the_erasure_is_killed_again_and_again_and_goes_on(platform: Settings, lake: SparkSession) -> None:
     feed(platform, life(GUEST, EMAIL)[5:9])  # by somebody who did not hear of it
-    with busy(platform):
+    with busy(platform, 900):
         for point in POINTS[1:]:
             process = start("erase-guest", "--resume", ANABRANCH_KILL_AT=point)
             out, err = process.communicate(timeout=400)

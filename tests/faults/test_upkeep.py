@@ -19,6 +19,9 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(1800)]
 BUCKETS = 4
 """How many buckets of epochs the stream fills meanwhile."""
 
+RATE = 25
+"""Records a second: epochs are what is wanted, and the tests that come after read every record again."""
+
 
 @pytest.fixture
 def busy(platform: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
@@ -36,8 +39,8 @@ def test_maintenance_every_few_seconds_under_a_running_stream(busy: Settings, la
     over = threading.Event()
 
     def sell() -> None:
-        with ChangelogProducer(busy, rate=25) as producer:
-            for record in Shop(seed=111, duplicates=0.05, late=0.05, broken=0.01, rate=25).records(10_000_000):
+        with ChangelogProducer(busy, rate=RATE) as producer:
+            for record in Shop(seed=111, duplicates=0.05, late=0.05, broken=0.01, rate=RATE).records(10_000_000):
                 if over.is_set():
                     return
                 producer.send(record)
