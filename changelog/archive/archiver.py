@@ -20,7 +20,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from changelog.archive.secor import hour_of, object_name, pack_key, read_object
+from changelog.archive.secor import GENERATION, hour_of, object_name, pack_key, read_object
 from changelog.archive.sequencefile import Writer
 from changelog.archive.store import ArchiveStore
 from changelog.erased import ERASED_VALUE
@@ -228,13 +228,14 @@ class Archiver:
 
     def _store_hour(self, topic: str, partition: int, hour: int, start: int, records: list[Record]) -> None:
         """Put the records into an object named by ``start``; where one is already there, go on after the last offset
-        that it gives. One that is damaged and gives none stays where it is: the object beside it has a lower number,
-        which its records keep to as well.
+        that it gives. One that is damaged and gives none stays where it is: the object beside it has the next
+        generation in its name.
 
-        Ends always: each further object is named by another offset. Raises ArchiveError if there is no name left.
+        Ends always: each further object has another name.
         """
+        generation = GENERATION
         while records:
-            name = object_name(self._store.prefix, topic, partition, hour, start)
+            name = object_name(self._store.prefix, topic, partition, hour, start, generation)
             writer = Writer()
             for offset, timestamp, key, value in records:
                 writer.append(pack_key(offset, timestamp, key), value)
@@ -252,10 +253,8 @@ class Archiver:
                 log.info("%s is there up to offset %d; going on after it", name, last)
                 records = [record for record in records if record[0] > last]
                 start = records[0][0] if records else start
-            elif start == 0:
-                raise ArchiveError(f"{name} is there and gives no offset from {records[0][0]} on; move it away")
             else:
-                start -= 1
+                generation += 1
 
     def _readable_until(self, name: str) -> int:
         """The last offset that an object gives; -1 if none, also where the store answers and cannot give the object."""

@@ -79,10 +79,10 @@ def hour_of(timestamp_ms: int) -> int:
     return timestamp_ms // 3_600_000
 
 
-def object_name(prefix: str, topic: str, partition: int, hour: int, offset: int) -> str:
-    """``<prefix>/<topic>/dt=YYYY-MM-DD/hr=HH/1_<partition>_<offset, 20 digits>.deflate``."""
+def object_name(prefix: str, topic: str, partition: int, hour: int, offset: int, generation: int = GENERATION) -> str:
+    """``<prefix>/<topic>/dt=YYYY-MM-DD/hr=HH/<generation>_<partition>_<offset, 20 digits>.deflate``."""
     time = datetime.fromtimestamp(hour * 3600, UTC)
-    return f"{prefix}/{topic}/dt={time:%Y-%m-%d}/hr={time:%H}/{GENERATION}_{partition}_{offset:020d}{EXTENSION}"
+    return f"{prefix}/{topic}/dt={time:%Y-%m-%d}/hr={time:%H}/{generation}_{partition}_{offset:020d}{EXTENSION}"
 
 
 def start_of(name: str) -> int:
