@@ -66,10 +66,13 @@ faults: setup ## every case of the table of faults, and the table: docs/faults.m
 
 faults-rest: setup ## go on with a run of `make faults` that was ended, or repeat what failed in it
 	status=0; \
-	$(RUN) pytest -v --rest -m faults $(addprefix --ignore=,$(CATALOGUE)) || status=$$?; \
+	$(RUN) pytest -v --rest -m faults $(addprefix --ignore=,$(ERASURE) $(CATALOGUE)) || status=$$?; \
+	$(RUN) pytest -v --rest -m faults $(ERASURE) || status=$$?; \
 	$(RUN) pytest -v --rest -m faults $(CATALOGUE) || status=$$?; \
 	$(RUN) python -m tests.faults.table && exit $$status
 
+# each on a platform of its own: what runs before takes the log away
+ERASURE := tests/faults/test_erasure.py
 CATALOGUE := tests/faults/test_controls.py tests/faults/test_catalogue.py
 MINUTES ?= 60
 SEED ?= 1

@@ -228,8 +228,8 @@ class Archiver:
 
     def _store_hour(self, topic: str, partition: int, hour: int, start: int, records: list[Record]) -> None:
         """Put the records into an object named by ``start``; where one is already there, go on after the last offset
-        that it gives. One that is damaged and gives none stays where it is: the object beside it has the next
-        generation in its name.
+        that it gives. One that is damaged stays where it is: all records go beside it, into an object with the next
+        generation in its name, so that the damaged one can be moved away and nothing goes with it.
 
         Ends always: each further object has another name.
         """
@@ -248,7 +248,7 @@ class Archiver:
                     "%s: %d records, %d-%d, %d bytes", name, len(records), records[0][0], records[-1][0], len(data)
                 )
                 return
-            last = self._readable_until(name)
+            last = self._whole_until(name)
             if last >= records[0][0]:
                 log.info("%s is there up to offset %d; going on after it", name, last)
                 records = [record for record in records if record[0] > last]
@@ -256,15 +256,15 @@ class Archiver:
             else:
                 generation += 1
 
-    def _readable_until(self, name: str) -> int:
-        """The last offset that an object gives; -1 if none, also where the store answers and cannot give the object."""
+    def _whole_until(self, name: str) -> int:
+        """The last offset that an object gives; -1 if it is damaged, or if the store answers and cannot give it."""
         try:
             data = self._patiently(lambda: self._store.get(name))
         except TransientError as error:
             self._patiently(self._store.look)
-            log.warning("%s cannot be read (%s); what it has is stored beside it", name, error)
+            log.warning("%s cannot be read (%s); what it had is stored beside it", name, error)
             return -1
-        return readable_until(data, name)
+        return whole_until(data, name)
 
     def _patiently(self, call: Any) -> Any:
         """Call until the object store answers. The consumer is kept alive meanwhile by its own thread, for a time."""
@@ -285,15 +285,13 @@ class Archiver:
         return {**known, **self._stored, "held": sum(b.size for b in self._batches.values())}
 
 
-def readable_until(data: bytes, name: str) -> int:
-    """The last offset that an object gives, up to where it is damaged; -1 if it gives none."""
-    last = -1
+def whole_until(data: bytes, name: str) -> int:
+    """The last offset that an object gives; -1 if it is damaged."""
     try:
-        for record in read_object(data, name):
-            last = max(last, record.offset)
+        return max((record.offset for record in read_object(data, name)), default=-1)
     except ArchiveError as error:
-        log.warning("%s; what it does not give is stored beside it", error)
-    return last
+        log.warning("%s; what it had is stored beside it", error)
+        return -1
 
 
 def main() -> int:

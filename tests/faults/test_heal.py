@@ -16,7 +16,7 @@ from batch.build import build
 from batch.ingest import ingest
 from batch.plan import Plan
 from batch.run import wait_for_archiver
-from changelog.archive.secor import start_of
+from changelog.archive.secor import partition_of, read_object, start_of
 from changelog.archive.store import ArchiveStore, s3_client
 from changelog.positions import Vector, from_json
 from changelog.topics import end_offsets, start_offsets
@@ -283,12 +283,21 @@ def test_what_the_newest_object_of_the_archive_has_lost_is_taken_from_kafka(
     assert_exact(platform)
 
 
+def places_in(store: ArchiveStore, keys: set[str]) -> set[tuple[str, int | None, int]]:
+    """(topic, partition, offset) of every record in objects of the archive."""
+    return {
+        (key.split("/")[-4], partition_of(key), record.offset)
+        for key in keys
+        for record in read_object(store.get(key), key)
+    }
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [pytest.param(0, id="empty"), pytest.param(0.6, id="cut")])
-def test_the_archiver_stores_beside_a_damaged_object_what_that_does_not_give(
+def test_the_archiver_stores_beside_a_damaged_object_all_that_it_had(
     platform: Settings, lake: SparkSession, share: float
 ) -> None:
-    """It was stored and not committed, and is consumed again."""
+    """It was stored and not committed, and is consumed again. Moved away, the damaged one takes nothing with it."""
     batch(lake, platform)
     store, client, bucket = ArchiveStore(platform.s3), s3_client(platform.s3), platform.s3.archive_bucket
     before = {item.key for topic in platform.topics for item in store.list_objects(topic)}
@@ -297,6 +306,7 @@ def test_the_archiver_stores_beside_a_damaged_object_what_that_does_not_give(
     run_until_killed("changelog.archive.archiver", f"archiver.before-commit#{2 if share else 1}")
     stored = {item.key for topic in platform.topics for item in store.list_objects(topic)} - before
     assert stored
+    had = places_in(store, stored)
     for key in stored:
         client.put_object(Bucket=bucket, Key=key, Body=store.get(key)[: int(len(store.get(key)) * share)])
     go_on(platform, "archiver")
@@ -304,6 +314,9 @@ def test_the_archiver_stores_beside_a_damaged_object_what_that_does_not_give(
     assert set(ingest(lake, platform).alarms) != set()
     for key in stored:
         client.delete_object(Bucket=bucket, Key=key)
+    left = {item.key for topic in platform.topics for item in store.list_objects(topic)} - before
+    assert had
+    assert had <= places_in(store, left)
     report = ingest(lake, platform)
     assert (report.alarms, report.lost) == ([], [])
     assert from_json(report.archived) == end_offsets(platform)
