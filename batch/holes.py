@@ -1,9 +1,9 @@
 """Holes: offsets between the archived position and the newest archived record that no object holds, or the place up to
 which the archiver has committed that all is stored.
 
-A hole is looked up in Kafka. What Kafka answers is taken; a range for which it answers without records is proven empty
-(markers of transactions and aborted records leave such ranges). Of what Kafka no longer has, the archiver's notes say
-whether it was empty; else it stops the archived position there.
+A hole is looked up in Kafka. What Kafka answers is taken, and where an object had it once, it is stored anew; a range
+for which Kafka answers without records is proven empty (markers of transactions and aborted records leave such ranges).
+Of what Kafka no longer has, the archiver's notes say whether it was empty; else it stops the archived position there.
 """
 
 from bisect import bisect_left, bisect_right
@@ -14,7 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
+from batch.restore import restore
 from changelog.archive.ranges import Hole, gaps
+from changelog.archive.secor import ArchivedRecord
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CLASSIFIED_DDL, RECORD, classify_batch
 from changelog.erased import Erased
@@ -67,9 +69,13 @@ def stretches_of(records: DataFrame) -> Stretches:
 
 
 def look_up(
-    spark: SparkSession, settings: Settings, holes: list[Hole], log_starts: Vector, erased: Erased
+    spark: SparkSession, settings: Settings, holes: list[Hole], log_starts: Vector, stored: Vector, erased: Erased
 ) -> DataFrame | None:
-    """What Kafka still has of ``holes``, classified (``CLASSIFIED_DDL``); None if it has none of their ranges."""
+    """What Kafka still has of ``holes``, classified (``CLASSIFIED_DDL``); None if it has none of their ranges.
+
+    Below ``stored`` all was in objects: what is missing there will come from nobody else, and is put into objects again
+    as it is read. Read a second time, it is there, or is there twice: the raw archive holds it at least once.
+    """
     there = [
         Hole(hole.topic, hole.partition, first, hole.last)
         for hole in holes
@@ -80,7 +86,7 @@ def look_up(
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column("id").to_pylist():
-                yield from _read(settings, work[number], erased)
+                yield from _read(settings, work[number], stored, erased)
 
     if not work:
         return None
@@ -111,10 +117,11 @@ def record_of(entry: Entry) -> dict[str, object]:
     }
 
 
-def _read(settings: Settings, holes: list[Hole], erased: Erased) -> Iterator[pa.RecordBatch]:
+def _read(settings: Settings, holes: list[Hole], stored: Vector, erased: Erased) -> Iterator[pa.RecordBatch]:
     """The committed records in one of the groups of :func:`read_together`, classified."""
     topic, partition, end = holes[0].topic, holes[0].partition, holes[-1].last + 1
-    firsts = [hole.first for hole in holes]
+    firsts, archive = [hole.first for hole in holes], ArchiveStore(settings.s3)
+    restorable = stored.get(topic, {}).get(partition, 0)
 
     def is_inside(entry: Entry) -> bool:
         at = bisect_right(firsts, entry.offset) - 1
@@ -122,8 +129,15 @@ def _read(settings: Settings, holes: list[Hole], erased: Erased) -> Iterator[pa.
 
     with Reader(settings, {topic: {partition: firsts[0]}}, WAIT_MS) as reader:
         for entries in reader.read_to({topic: {partition: end}}):
-            records = [record_of(entry) for entry in entries if is_inside(entry)]
-            if records:
+            inside = [entry for entry in entries if is_inside(entry)]
+            gone = [
+                ArchivedRecord(entry.offset, entry.time, entry.key, entry.value or b"")
+                for entry in inside
+                if entry.offset < restorable
+            ]
+            restore(archive, topic, partition, gone, erased)
+            if inside:
+                records = [record_of(entry) for entry in inside]
                 yield classify_batch(pa.RecordBatch.from_pylist(records, schema=RECORD), erased)
 
 

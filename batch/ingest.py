@@ -22,6 +22,7 @@ from pyspark.sql.window import Window
 from batch.archive_table import ends, ensure_archives, positions, snapshots_now
 from batch.holes import Stretches, ends_of, find, look_up, lost, overlapping, stretches_of, tails, unproven, withheld
 from batch.report import Report, complain, note
+from batch.restore import salvage
 from changelog.archive.columnar import archive_name
 from changelog.archive.objects import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
 from changelog.archive.position import stored_offsets
@@ -104,11 +105,17 @@ def _pass(
             if row["kind"] == RANGE:
                 stretch = (row["kafka_offset"], int(row["identifier"]))
                 found.setdefault((row["topic"], row["kafka_partition"]), []).append(stretch)
+        archive = ArchiveStore(settings.s3)
+        for row in about:
+            if row["kind"] == BROKEN:
+                salvage(archive, row["topic"], row["kafka_partition"], row["object"], erased)
         log.info("looking for holes and duplicates")
         records = read.where(~F.col("kind").isin(*ABOUT)).drop("object", "etag")
         for place, end in withheld(settings, ends_of(found, position), stored):
             found.setdefault(place, []).append((end, end - 1))  # nothing, behind a hole
-        records, empty, until = _without_holes(spark, settings, records, found, position, accept, report, erased)
+        records, empty, until = _without_holes(
+            spark, settings, records, found, position, stored, accept, report, erased
+        )
         records = records.where(_below(until))
         duplicates = _duplicates(spark, snapshots, records).persist()
         try:
@@ -158,6 +165,7 @@ def _without_holes(
     records: DataFrame,
     found: Stretches,
     position: Vector,
+    stored: Vector,
     accept: tuple[Hole, ...],
     report: Report,
     erased: Erased,
@@ -170,7 +178,7 @@ def _without_holes(
         return records, empty, until
     starts = start_offsets(settings)
     whole = {place: list(stretches) for place, stretches in found.items()}
-    mended = look_up(spark, settings, holes, starts, erased)
+    mended = look_up(spark, settings, holes, starts, stored, erased)
     if mended is not None:
         mended = mended.persist()
         report.mended += mended.count()

@@ -20,15 +20,15 @@ from botocore.exceptions import BotoCoreError, ClientError
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Message, TopicPartition
 from confluent_kafka.admin import OffsetSpec
 
-from changelog.archive.secor import GENERATION, hour_of, object_name, pack_key, read_object
-from changelog.archive.sequencefile import Writer
+from changelog.archive.secor import hour_of
 from changelog.archive.store import ArchiveStore
+from changelog.archive.write import Record, store
 from changelog.erased import ERASED_VALUE
 from changelog.erasures import Watched
 from changelog.positions import Vector
 from changelog.topics import admin, check_not_beyond, check_topics, is_fatal, offsets, topic_ids
 from runtime import faults
-from runtime.errors import ArchiveError, ContractError, TransientError
+from runtime.errors import ContractError, TransientError
 from runtime.heartbeat import Heartbeat
 from runtime.service import serve
 from runtime.settings import Settings
@@ -38,9 +38,6 @@ log = logging.getLogger("archiver")
 FETCH = 5_000
 CONTRACT_CHECK_SECONDS = 30.0
 BACK_OFF_SECONDS = (0.5, 1, 2, 4, 8)
-
-Record = tuple[int, int, bytes | None, bytes]
-"""offset, timestamp in ms, Kafka key, value."""
 
 
 @dataclass
@@ -210,7 +207,11 @@ class Archiver:
         batch = self._batches[place]
         for hour, records in sorted(batch.hours.items()):
             faults.point("archiver.before-upload")
-            self._store_hour(topic, partition, hour, batch.start, records)
+            stored = store(self._store, topic, partition, hour, batch.start, records, self._patiently)
+            if stored:
+                self._stored["objects"] += 1
+                self._stored["records"] += stored.records
+                self._stored["bytes"] += stored.size
         if batch.empty:
             self._patiently(lambda: self._store.note_empty(topic, partition, (batch.since, batch.next), batch.empty))
         faults.point("archiver.before-commit")
@@ -225,46 +226,6 @@ class Archiver:
                 raise TransientError(f"{topic}/{partition}: the commit was not taken: {error}") from error
             return
         self._committed.setdefault(topic, {})[str(partition)] = batch.next
-
-    def _store_hour(self, topic: str, partition: int, hour: int, start: int, records: list[Record]) -> None:
-        """Put the records into an object named by ``start``; where one is already there, go on after the last offset
-        that it gives. One that is damaged stays where it is: all records go beside it, into an object with the next
-        generation in its name, so that the damaged one can be moved away and nothing goes with it.
-
-        Ends always: each further object has another name.
-        """
-        generation = GENERATION
-        while records:
-            name = object_name(self._store.prefix, topic, partition, hour, start, generation)
-            writer = Writer()
-            for offset, timestamp, key, value in records:
-                writer.append(pack_key(offset, timestamp, key), value)
-            data = writer.close()
-            if self._patiently(lambda: self._store.put_if_absent(name, data)):  # noqa: B023  # called at once
-                self._stored["objects"] += 1
-                self._stored["records"] += len(records)
-                self._stored["bytes"] += len(data)
-                log.info(
-                    "%s: %d records, %d-%d, %d bytes", name, len(records), records[0][0], records[-1][0], len(data)
-                )
-                return
-            last = self._whole_until(name)
-            if last >= records[0][0]:
-                log.info("%s is there up to offset %d; going on after it", name, last)
-                records = [record for record in records if record[0] > last]
-                start = records[0][0] if records else start
-            else:
-                generation += 1
-
-    def _whole_until(self, name: str) -> int:
-        """The last offset that an object gives; -1 if it is damaged, or if the store answers and cannot give it."""
-        try:
-            data = self._patiently(lambda: self._store.get(name))
-        except TransientError as error:
-            self._patiently(self._store.look)
-            log.warning("%s cannot be read (%s); what it had is stored beside it", name, error)
-            return -1
-        return whole_until(data, name)
 
     def _patiently(self, call: Any) -> Any:
         """Call until the object store answers. The consumer is kept alive meanwhile by its own thread, for a time."""
@@ -283,15 +244,6 @@ class Archiver:
     def _detail(self) -> dict[str, Any]:
         known = {"committed": self._committed} if self._committed else {}
         return {**known, **self._stored, "held": sum(b.size for b in self._batches.values())}
-
-
-def whole_until(data: bytes, name: str) -> int:
-    """The last offset that an object gives; -1 if it is damaged."""
-    try:
-        return max((record.offset for record in read_object(data, name)), default=-1)
-    except ArchiveError as error:
-        log.warning("%s; what it had is stored beside it", error)
-        return -1
 
 
 def main() -> int:
