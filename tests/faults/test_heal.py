@@ -281,7 +281,8 @@ def test_what_the_newest_object_of_the_archive_has_lost_is_taken_from_kafka(
     else:
         client.put_object(Bucket=bucket, Key=key, Body=data[: int(len(data) * share)])
     report = ingest(lake, platform)
-    client.delete_object(Bucket=bucket, Key=key)
+    if share is not None:
+        client.delete_object(Bucket=bucket, Key=key)
     assert report.mended > 0
     assert had <= places_in(store, {item.key for item in store.list_objects("changelog.order")})
     assert report.lost == []
