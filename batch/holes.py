@@ -14,9 +14,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from batch.restore import restore
+from batch.restore import WAIT_MS, archived, restore
 from changelog.archive.ranges import Hole, gaps
-from changelog.archive.secor import ArchivedRecord
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CLASSIFIED_DDL, RECORD, classify_batch
 from changelog.erased import Erased
@@ -30,8 +29,6 @@ NEAR = 1_000
 offset behind each."""
 
 TASKS = 4
-WAIT_MS = 50
-
 
 Stretches = dict[tuple[str, int], list[tuple[int, int]]]
 """(topic, partition) → gapless stretches of offsets, (first, last) each."""
@@ -130,11 +127,7 @@ def _read(settings: Settings, holes: list[Hole], stored: Vector, erased: Erased)
     with Reader(settings, {topic: {partition: firsts[0]}}, WAIT_MS) as reader:
         for entries in reader.read_to({topic: {partition: end}}):
             inside = [entry for entry in entries if is_inside(entry)]
-            gone = [
-                ArchivedRecord(entry.offset, entry.time, entry.key, entry.value or b"")
-                for entry in inside
-                if entry.offset < restorable
-            ]
+            gone = (archived(entry) for entry in inside if entry.offset < restorable)
             restore(archive, topic, partition, gone, erased)
             if inside:
                 records = [record_of(entry) for entry in inside]

@@ -105,10 +105,9 @@ def _pass(
             if row["kind"] == RANGE:
                 stretch = (row["kafka_offset"], int(row["identifier"]))
                 found.setdefault((row["topic"], row["kafka_partition"]), []).append(stretch)
-        archive = ArchiveStore(settings.s3)
-        for row in about:
-            if row["kind"] == BROKEN:
-                salvage(archive, row["topic"], row["kafka_partition"], row["object"], erased)
+        broken = [row for row in about if row["kind"] == BROKEN]
+        damaged = [RawObject(row["topic"], row["kafka_partition"], row["object"], row["etag"]) for row in broken]
+        salvage(settings, damaged, served(settings, ops))
         log.info("looking for holes and duplicates")
         records = read.where(~F.col("kind").isin(*ABOUT)).drop("object", "etag")
         for place, end in withheld(settings, ends_of(found, position), stored):

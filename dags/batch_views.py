@@ -9,8 +9,9 @@ When a task fails:
 
 - `await_archive` asks the operations database what the archiver has stored. It is skipped, and with it the run, if
   nothing comes. Look at `anabranch status` and `anabranch logs archiver`.
-- `ingest` reads what the archiver has stored. A hole or a damaged object stops the archived position before it, and
-  nothing else: what lies below is built and published.
+- `ingest` reads what the archiver has stored. What is missing or damaged is taken from Kafka.
+  A hole that Kafka cannot fill stops the archived position before it, and nothing else: what lies below is built and
+  published.
 - `complain` is the last task and fails for such a hole or object: it names it, with the command that mends it.
 - `check_quality` names table, partition, numbers and remedy, and is not tried again: offsets missing or twice, an
   archive that is ahead of its log, or too many bad records.

@@ -2,7 +2,8 @@
 
 It may be replaced by Secor, or replace it, at any time: the same layout, names and records. Nothing is committed before
 it is stored, and it replaces no object: after a crash between the two, the object that is there is read back and
-what follows it goes into a further object. Exit status 78 means that somebody has to look before it is started again.
+what it does not hold goes into a further one; all of it, if that is damaged. Exit status 78 means that somebody has to
+look before it is started again.
 
 Offsets without records (markers of transactions, aborted records) are passed like others: what was read without a gap
 in reading and gave no record is noted beside the objects (``_empty``), and the commit goes past it.

@@ -15,7 +15,9 @@ import msgpack
 from changelog.archive.sequencefile import read
 from runtime.errors import ArchiveError
 
-GENERATION = 1
+GENERATION, SECORS_GENERATION = 1, 2
+"""The first number in an object's name. Secor replaces objects of its own generation, so no other object has it."""
+
 EXTENSION = ".deflate"
 _NAME = re.compile(r"/(?P<topic>[^/]+)/dt=(?P<day>[\d-]{10})/hr=(?P<hour>\d\d)/\d+_(?P<partition>\d+)_(?P<offset>\d+)")
 

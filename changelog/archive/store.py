@@ -22,6 +22,8 @@ log = logging.getLogger("archive")
 CHANGED = ("PreconditionFailed", "412", "ConditionalRequestConflict", "NoSuchKey")
 """What stores answer where an object is no longer the one that was meant to be replaced."""
 
+ATTEMPTS = 5
+
 
 class ArchiveObject(NamedTuple):
     """An object in a listing. ``etag`` changes when its bytes do."""
@@ -132,11 +134,17 @@ class ArchiveStore:
         return f"{self.prefix}/{topic}/_empty/"
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Store an object unless one of this name is there. Returns whether it was stored."""
-        try:
-            self._client.put_object(Bucket=self._bucket, Key=key, Body=data, IfNoneMatch="*")
-        except ClientError as error:
-            if error.response["Error"]["Code"] in ("PreconditionFailed", "412"):
-                return False
-            raise
-        return True
+        """Store an object unless one of this name is there. Returns whether it was stored. Raises TransientError if
+        others keep storing it at the same time."""
+        for _ in range(ATTEMPTS):
+            try:
+                self._client.put_object(Bucket=self._bucket, Key=key, Body=data, IfNoneMatch="*")
+            except ClientError as error:
+                code = error.response["Error"]["Code"]
+                if code in ("PreconditionFailed", "412"):
+                    return False
+                if code != "ConditionalRequestConflict":
+                    raise
+            else:
+                return True
+        raise TransientError(f"{key} is being stored by somebody else; run this again")

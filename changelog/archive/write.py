@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from changelog.archive.secor import GENERATION, object_name, pack_key, read_object
+from changelog.archive.secor import GENERATION, SECORS_GENERATION, object_name, pack_key, read_object
 from changelog.archive.sequencefile import Writer
 from changelog.archive.store import ArchiveStore
 from runtime.errors import ArchiveError, TransientError
@@ -46,7 +46,7 @@ def store(
 ) -> Stored | None:
     """Put records of one hour into an object named by ``start``; where one is already there, what it does not hold into
     one named by the first of that. One that is damaged stays where it is: all records go beside it, into an object with
-    the next generation in its name, so that the damaged one can be moved away and nothing goes with it.
+    another generation in its name, so that the damaged one can be deleted and nothing goes with it.
 
     Returns what was put; None where all of it was there. A second call puts nothing.
     """
@@ -64,9 +64,9 @@ def store(
         left = [record for record in records if record[0] not in there]
         if len(left) < len(records):
             log.info("%s is there and holds %d of %d records", name, len(records) - len(left), len(records))
-            records, start = left, left[0][0] if left else start
+            records, start, generation = left, left[0][0] if left else start, GENERATION
         else:
-            generation += 1
+            generation = max(generation, SECORS_GENERATION) + 1
     return None
 
 

@@ -293,6 +293,33 @@ def test_what_the_newest_object_of_the_archive_has_lost_is_taken_from_kafka(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("share", [pytest.param(0, id="empty"), pytest.param(0.5, id="cut")])
+def test_an_object_that_is_damaged_after_it_was_ingested_is_stored_anew(
+    platform: Settings, lake: SparkSession, share: float
+) -> None:
+    """The columnar archive is past it, so that nothing waits for what it had; and it can be deleted."""
+    feed(platform, shop(next(SEEDS), 300))
+    assert wait_for_archiver(platform, end_offsets(platform), 90)
+    batch(lake, platform)
+    store, client, bucket = ArchiveStore(platform.s3), s3_client(platform.s3), platform.s3.archive_bucket
+    keys = {topic: max((start_of(i.key), i.key) for i in store.list_objects(topic))[1] for topic in platform.topics}
+    had = places_in(store, set(keys.values()))
+    for key in keys.values():
+        client.put_object(Bucket=bucket, Key=key, Body=store.get(key)[: int(len(store.get(key)) * share)])
+    listed = []
+    for _ in range(2):
+        alarms = "".join(ingest(lake, platform).alarms)
+        assert [key for key in keys.values() if key not in alarms] == []
+        listed.append({item.key for topic in platform.topics for item in store.list_objects(topic)})
+    assert listed[0] == listed[1]
+    for key in keys.values():
+        client.delete_object(Bucket=bucket, Key=key)
+    assert had <= places_in(store, listed[0] - set(keys.values()))
+    report = ingest(lake, platform)
+    assert (report.alarms, report.lost) == ([], [])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [pytest.param(0, id="empty"), pytest.param(0.6, id="cut")])
 def test_the_archiver_stores_beside_a_damaged_object_all_that_it_had(
     platform: Settings, lake: SparkSession, share: float
