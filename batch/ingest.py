@@ -107,7 +107,8 @@ def _pass(
                 found.setdefault((row["topic"], row["kafka_partition"]), []).append(stretch)
         broken = [row for row in about if row["kind"] == BROKEN]
         damaged = [RawObject(row["topic"], row["kafka_partition"], row["object"], row["etag"]) for row in broken]
-        salvage(settings, damaged, served(settings, ops))
+        if damaged:
+            salvage(settings, damaged, served(settings, ops))
         log.info("looking for holes and duplicates")
         records = read.where(~F.col("kind").isin(*ABOUT)).drop("object", "etag")
         for place, end in withheld(settings, ends_of(found, position), stored):
