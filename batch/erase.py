@@ -133,9 +133,7 @@ def _again(change: Callable[[], object]) -> None:
 
 def _manifests(table: str) -> str:
     """Manifests keep for a while what was in files that are deleted: the bounds of their columns."""
-    return (
-        f"CALL {CATALOG}.system.rewrite_manifests(table => '{table.removeprefix(CATALOG + '.')}', use_caching => false)"
-    )
+    return f"CALL {CATALOG}.system.rewrite_manifests(table => '{table}', use_caching => false)"
 
 
 def _empty_heads(spark: SparkSession) -> None:
@@ -143,8 +141,7 @@ def _empty_heads(spark: SparkSession) -> None:
     for table in tables_of(spark, "batch"):
         at = {row["name"]: row["snapshot_id"] for row in refs_of(spark, table)}
         if at.get("main") != at.get(EMPTY_TAG) and EMPTY_TAG in at:
-            inner = table.removeprefix(f"{CATALOG}.")
-            spark.sql(f"CALL {CATALOG}.system.set_current_snapshot(table => '{inner}', ref => '{EMPTY_TAG}')")
+            spark.sql(f"CALL {CATALOG}.system.set_current_snapshot(table => '{table}', ref => '{EMPTY_TAG}')")
 
 
 def _drop_locations(spark: SparkSession, connection: Connection, erasure: int, report: Report) -> None:

@@ -147,7 +147,7 @@ def _rewrite(spark: SparkSession, table: str, report: Report) -> None:
     """Put small files together where they have become many."""
     done = _try(
         spark,
-        f"CALL {CATALOG}.system.rewrite_data_files(table => '{_inner(table)}', "
+        f"CALL {CATALOG}.system.rewrite_data_files(table => '{table}', "
         "options => map('min-input-files', '16', 'target-file-size-bytes', '134217728'))",
         report,
     )
@@ -158,7 +158,7 @@ def _expire(spark: SparkSession, table: str, age: timedelta, report: Report) -> 
     """Forget snapshots that are older and that neither a tag nor a branch pins, with the files that only they need."""
     done = _try(
         spark,
-        f"CALL {CATALOG}.system.expire_snapshots(table => '{_inner(table)}', "
+        f"CALL {CATALOG}.system.expire_snapshots(table => '{table}', "
         f"older_than => TIMESTAMP '{_ago(age)}', retain_last => 1)",
         report,
     )
@@ -199,7 +199,7 @@ def _version(file: str) -> int:
 def _remove_orphans(spark: SparkSession, table: str, report: Report) -> None:
     done = _try(
         spark,
-        f"CALL {CATALOG}.system.remove_orphan_files(table => '{_inner(table)}', prefix_listing => true, "
+        f"CALL {CATALOG}.system.remove_orphan_files(table => '{table}', prefix_listing => true, "
         f"older_than => TIMESTAMP '{_ago(ORPHANS_OLDER)}')",
         report,
     )
@@ -254,10 +254,6 @@ def tables_of(spark: SparkSession, namespace: str) -> list[str]:
         return []
     shown = spark.sql(f"SHOW TABLES IN {CATALOG}.{namespace}").collect()
     return sorted(f"{CATALOG}.{namespace}.{row['tableName']}" for row in shown)
-
-
-def _inner(table: str) -> str:
-    return table.removeprefix(f"{CATALOG}.")
 
 
 def _ago(age: timedelta) -> str:

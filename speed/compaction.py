@@ -47,7 +47,7 @@ def compact(spark: SparkSession, table: str, generation: int, epoch: int, bucket
     faults.point("compaction.before-commit")
     try:
         (done,) = spark.sql(
-            f"CALL {CATALOG}.system.rewrite_data_files(table => '{table.removeprefix(CATALOG + '.')}', "
+            f"CALL {CATALOG}.system.rewrite_data_files(table => '{table}', "
             f"where => '{where}', options => map('min-input-files', '2'))"
         ).collect()
         files = done["rewritten_data_files_count"]

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -45,10 +46,12 @@ LOAD_SEED = 9_002
 TURNS = 9
 GROWING = ("checkpoints", "identities", "histories", "data/minio", "data/kafka", "data/postgres", "logs")
 FASTER = {
-    "ANABRANCH_BATCH__SCHEDULE": "", "ANABRANCH_ARCHIVER__MAX_AGE_SECONDS": "2", "ANABRANCH_SPEED__BUCKET_EPOCHS": "64",
-    "ANABRANCH_SPEED__TRIGGER_SECONDS": "1", "ANABRANCH_BATCH__KEEP_PUBLICATIONS": "3",
+    "ANABRANCH_BATCH__SCHEDULE": "", "ANABRANCH_ARCHIVER__MAX_AGE_SECONDS": "5", "ANABRANCH_SPEED__BUCKET_EPOCHS": "32",
+    "ANABRANCH_SPEED__TRIGGER_SECONDS": "5", "ANABRANCH_BATCH__KEEP_PUBLICATIONS": "3",
+    **{f"ANABRANCH_{program}__JAVA_OPTIONS": "-XX:TieredStopAtLevel=1" for program in ("SPARK", "TRINO")},
 }  # fmt: skip
-"""What is shorter than it is by default, so that an hour has many epochs, objects, buckets and publications in it."""
+"""What is shorter than it is by default, so that an hour has many epochs, objects, buckets and publications in it, and
+still leaves two cores time for what is killed to start again."""
 
 TABLES = 'SELECT (SELECT count(*) FROM {0}$files"), (SELECT count(*) FROM {0}$snapshots")'
 
@@ -219,9 +222,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rate", type=float, default=50)
+    parser.add_argument("--rate", type=float, default=25)
     parser.add_argument("--json", type=Path, default=Path("test-results") / "soak.json")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what ends it as Ctrl-C does, with all that it started
     console = Console(stderr=True)
     scratch = Path(tempfile.mkdtemp(prefix="anabranch-soak-"))
     for name in [name for name in os.environ if name.startswith("ANABRANCH_") and name != "ANABRANCH_CACHE"]:
