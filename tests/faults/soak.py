@@ -46,7 +46,7 @@ LOAD_SEED = 9_002
 TURNS = 9
 GROWING = ("checkpoints", "identities", "histories", "data/minio", "data/kafka", "data/postgres", "logs")
 FASTER = {
-    "ANABRANCH_BATCH__SCHEDULE": "", "ANABRANCH_ARCHIVER__MAX_AGE_SECONDS": "5", "ANABRANCH_SPEED__BUCKET_EPOCHS": "32",
+    "ANABRANCH_BATCH__SCHEDULE": "", "ANABRANCH_ARCHIVER__MAX_AGE_SECONDS": "5", "ANABRANCH_SPEED__BUCKET_EPOCHS": "16",
     "ANABRANCH_SPEED__TRIGGER_SECONDS": "5", "ANABRANCH_BATCH__KEEP_PUBLICATIONS": "3",
     **{f"ANABRANCH_{program}__JAVA_OPTIONS": "-XX:TieredStopAtLevel=1" for program in ("SPARK", "TRINO")},
 }  # fmt: skip
