@@ -149,6 +149,7 @@ class Soak:
         self._turns[case.name] += 1
         line = report.begin(report.Report(case.name, case.what, case.seed))
         scene = Scene(self.settings, case.seed, line, self.checker, self.spark, turn, quiet=False)
+        self._say(f"{case.name}: {case.what}")
         began, error = time.monotonic(), ""
         try:
             with scene.probed(case.refusable):
