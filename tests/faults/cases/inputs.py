@@ -72,7 +72,7 @@ def horizon(scene: Scene, seconds: int) -> Iterator[None]:
         begin_anew(scene)
 
 
-@fault("input.copies-beyond-the-horizon", seconds=900)
+@fault("input.copies-beyond-the-horizon", alone=True, seconds=900)
 def copies_beyond_the_horizon(scene: Scene) -> None:
     """Orders come again after the speed layer has forgotten them (a horizon of three seconds stands for days): they are
     counted until the boundary passes them, and not after."""
