@@ -24,6 +24,7 @@ from batch.ingest import BATCH_CONF
 from batch.maintenance import Report as Upkeep
 from batch.maintenance import delete_speed_rows, drop_refs, expire_now, refs_of, tables_of
 from batch.plan import RESERVED, SERVED_LOCATION
+from batch.restore import keeping
 from batch.retention import retire, retire_before
 from changelog.archive.columnar import CONTENT, archive_name, of_guests
 from changelog.archive.rewrite import rewrite
@@ -82,9 +83,7 @@ def erase(spark: SparkSession, settings: Settings, erasure: int) -> Report:
             _empty_heads(spark)
         _drop_locations(removing, connection, erasure, report)
         faults.point("erase.before-objects")
-        report.objects = rewrite(
-            settings, erased, archived_vector(connection), lambda key, etag: _remember(connection, key, etag)
-        )
+        report.objects = rewrite(settings, erased, archived_vector(connection), *keeping(settings, connection))
         faults.point("erase.objects-rewritten")
         for entity in ENTITIES:
             report.archive[topic_of(entity)] = _rewrite(spark, entity, erased)
@@ -98,11 +97,6 @@ def erase(spark: SparkSession, settings: Settings, erasure: int) -> Report:
         raise ConflictError(f"a writer was in the way; run this again: {'; '.join(report.upkeep.failed)}")
     report.seconds = round(time.monotonic() - began, 3)
     return report
-
-
-def _remember(connection: Connection, key: str, etag: str) -> None:
-    """Ingest has read this object already, whatever it looks like now."""
-    connection.execute("UPDATE archive_objects SET etag = %s WHERE object = %s", (etag, key))
 
 
 def _rewrite(spark: SparkSession, entity: str, erased: Erased) -> int:

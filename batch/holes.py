@@ -8,6 +8,7 @@ Of what Kafka no longer has, the archiver's notes say whether it was empty; else
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -120,15 +121,14 @@ def _read(settings: Settings, holes: list[Hole], stored: Vector, erased: Erased)
     firsts, archive = [hole.first for hole in holes], ArchiveStore(settings.s3)
     restorable = stored.get(topic, {}).get(partition, 0)
 
-    def is_inside(entry: Entry) -> bool:
-        at = bisect_right(firsts, entry.offset) - 1
-        return entry.offset <= holes[at].last
+    def hole_of(entry: Entry) -> Hole:
+        return holes[bisect_right(firsts, entry.offset) - 1]
 
     with Reader(settings, {topic: {partition: firsts[0]}}, WAIT_MS) as reader:
         for entries in reader.read_to({topic: {partition: end}}):
-            inside = [entry for entry in entries if is_inside(entry)]
-            gone = (archived(entry) for entry in inside if entry.offset < restorable)
-            restore(archive, topic, partition, gone, erased)
+            inside = [entry for entry in entries if entry.offset <= hole_of(entry).last]
+            for _, gone in groupby((entry for entry in inside if entry.offset < restorable), hole_of):
+                restore(archive, topic, partition, map(archived, gone), erased)  # an object holds no other's offsets
             if inside:
                 records = [record_of(entry) for entry in inside]
                 yield classify_batch(pa.RecordBatch.from_pylist(records, schema=RECORD), erased)

@@ -22,11 +22,12 @@ from pyspark.sql.window import Window
 from batch.archive_table import ends, ensure_archives, positions, snapshots_now
 from batch.holes import Stretches, ends_of, find, look_up, lost, overlapping, stretches_of, tails, unproven, withheld
 from batch.report import Report, complain, note
-from batch.restore import salvage
+from batch.restore import keeping, salvage
 from changelog.archive.columnar import archive_name
-from changelog.archive.objects import ABOUT, BROKEN, OBJECT, RANGE, RawObject, read_objects
+from changelog.archive.objects import ABOUT, BROKEN, NAMING, OBJECT, RANGE, RawObject, read_objects
 from changelog.archive.position import stored_offsets
 from changelog.archive.ranges import EMPTY, Hole
+from changelog.archive.rewrite import rewrite
 from changelog.archive.store import ArchiveStore
 from changelog.classify import CHANGE, DUPLICATE, IDENTITY
 from changelog.erased import Erased
@@ -92,8 +93,8 @@ def _pass(
     position = positions(spark, snapshots, settings.kafka.partitions)
     committed = stored_offsets(settings)  # before the listing: that has what is committed by now
     stored = {topic: partitions for topic, partitions in committed.items() if topic in position}
-    objects = _unread(settings, ops, position)
-    if not objects and covers(position, stored) and not tails(settings, position, end_offsets(settings)):
+    objects, gone = _listed(settings, ops, position)
+    if not objects and not gone and covers(position, stored) and not tails(settings, position, end_offsets(settings)):
         return set()
     log.info("reading %d objects", len(objects))
     erased = served(settings, ops)
@@ -105,10 +106,6 @@ def _pass(
             if row["kind"] == RANGE:
                 stretch = (row["kafka_offset"], int(row["identifier"]))
                 found.setdefault((row["topic"], row["kafka_partition"]), []).append(stretch)
-        broken = [row for row in about if row["kind"] == BROKEN]
-        damaged = [RawObject(row["topic"], row["kafka_partition"], row["object"], row["etag"]) for row in broken]
-        if damaged:
-            salvage(settings, damaged, served(settings, ops))
         log.info("looking for holes and duplicates")
         records = read.where(~F.col("kind").isin(*ABOUT)).drop("object", "etag")
         for place, end in withheld(settings, ends_of(found, position), stored):
@@ -136,27 +133,31 @@ def _pass(
         finally:
             duplicates.unpersist()
         _remember_objects(ops, about, report)
-        report.objects += sum(1 for row in about if row["kind"] != RANGE)
+        _mend_objects(settings, ops, about, gone, position, report)
+        report.objects += sum(1 for row in about if row["kind"] in (OBJECT, BROKEN))
         return refused
     finally:
         read.unpersist()
 
 
-def _unread(settings: Settings, ops: Connection, position: Vector) -> list[RawObject]:
-    """Objects that may hold offsets at or after the position. One seen before, byte for byte (etag), is known by its
-    last offset; nothing is concluded from a name."""
+def _listed(settings: Settings, ops: Connection, position: Vector) -> tuple[list[RawObject], dict[str, int]]:
+    """Objects that may hold offsets at or after the position, and those that are gone, with their number of records.
+    One seen before, byte for byte (etag), is known by its last offset; nothing is concluded from a name."""
     known = {row["object"]: row for row in ops.execute("SELECT * FROM archive_objects").fetchall()}
     store = ArchiveStore(settings.s3)
-    found = []
+    found, gone = [], {}
     for topic, partitions in position.items():
+        mine = f"{store.prefix}/{topic}/"
+        gone |= {key: row["records"] for key, row in known.items() if key.startswith(mine)}
         for item in store.list_objects(topic):
+            gone.pop(item.key, None)
             seen = known.get(item.key)
             if item.partition not in partitions:
                 continue
             if seen and seen["etag"] == item.etag and seen["last_offset"] < partitions[item.partition]:
                 continue
             found.append(RawObject(topic, item.partition, item.key, item.etag))
-    return found
+    return found, gone
 
 
 def _without_holes(
@@ -312,6 +313,26 @@ def _remember_objects(ops: Connection, about: list[Row], report: Report) -> None
             "(excluded.etag, excluded.last_offset, excluded.records, now())",
             (row["object"], row["etag"], row["kafka_offset"], int(row["identifier"])),
         )
+
+
+def _mend_objects(
+    settings: Settings, ops: Connection, about: list[Row], gone: dict[str, int], position: Vector, report: Report
+) -> None:
+    """What damaged objects held, and those that are gone, is put into objects again; and who was erased leaves those
+    that brought him back: restored from a copy of before, or stored while what is served was about to leave him out."""
+    if lost := [*gone, *(row["object"] for row in about if row["kind"] == BROKEN)]:
+        log.info("putting into objects again what %d have lost", len(lost))
+        saved = salvage(settings, lost, served(settings, ops))
+        for key, records in gone.items():
+            if key not in saved:
+                report.alarms.append(f"{key} is gone; the next ingest tries again to put its records into objects")
+                continue
+            if (left := saved[key]) is not None and left < records:
+                report.alarms.append(f"{key} is gone, and of its {records} records Kafka still has {left}")
+            ops.execute("DELETE FROM archive_objects WHERE object = %s", (key,))
+    if naming := {row["object"] for row in about if row["kind"] == NAMING}:
+        log.info("taking erased guests out of %d objects", len(naming))
+        rewrite(settings, served(settings, ops), position, *keeping(settings, ops), only=naming)
 
 
 def _remember_positions(spark: SparkSession, settings: Settings, ops: Connection) -> Vector:

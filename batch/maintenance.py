@@ -24,7 +24,7 @@ from pyspark.sql import Row, SparkSession
 from batch.backup import backup_locked
 from batch.batch_table import EMPTY_TAG
 from batch.retention import GONE, Kept, retire
-from changelog.archive.store import ArchiveStore, s3_client
+from changelog.archive.store import s3_client
 from runtime import faults
 from runtime.ops import Connection, connect, publication_lock
 from runtime.settings import Settings
@@ -56,7 +56,6 @@ class Report:
     metadata_files: int = 0
     orphans: int = 0
     scratch: int = 0
-    objects_forgotten: int = 0
     failed: list[str] = field(default_factory=list)
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
     seconds: float = 0.0
@@ -87,7 +86,6 @@ def maintain(spark: SparkSession, settings: Settings, orphans: bool = False) -> 
             for table in tables_of(spark, namespace):
                 _remove_metadata(spark, settings, table, report)
         _drop_scratch(removing, report)
-        _forget_objects(settings, ops, report)
         if orphans or _orphans_are_due(ops):
             for namespace in ("archive", "batch", "speed"):
                 for table in tables_of(spark, namespace):
@@ -213,16 +211,6 @@ def _drop_scratch(spark: SparkSession, report: Report) -> None:
         if newest is None or newest.replace(tzinfo=UTC) < datetime.now(UTC) - SCRATCH_OLDER:
             spark.sql(f"DROP TABLE IF EXISTS {table} PURGE")
             report.scratch += 1
-
-
-def _forget_objects(settings: Settings, ops: Connection, report: Report) -> None:
-    """Drop what is remembered of archive objects that are no longer there."""
-    store = ArchiveStore(settings.s3)
-    there = {item.key for topic in settings.topics for item in store.list_objects(topic)}
-    for row in ops.execute("SELECT object FROM archive_objects").fetchall():
-        if row["object"] not in there:
-            ops.execute("DELETE FROM archive_objects WHERE object = %s", (row["object"],))
-            report.objects_forgotten += 1
 
 
 def _orphans_are_due(ops: Connection) -> bool:

@@ -49,6 +49,6 @@ def complain(report: Report) -> None:
         )
     if report.alarms:
         raise ArchiveError(
-            "objects that cannot be read (what they still give, and what Kafka still has of the rest, is stored beside "
-            "them; restore them, or delete them): " + "; ".join(report.alarms)
+            "objects that cannot be read or are gone (what they still give, and what Kafka still has of the rest, is "
+            "in objects beside them; restore them, or delete them): " + "; ".join(report.alarms)
         )

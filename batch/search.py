@@ -20,6 +20,7 @@ from typing import Any
 import psycopg
 import pyarrow as pa
 import pyarrow.parquet as pq
+from botocore.exceptions import BotoCoreError, ClientError
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from psycopg import sql
 
@@ -219,6 +220,10 @@ def _in_bucket(settings: Settings, bucket: str, wanted: Wanted) -> Found:
                 data = client.get_object(Bucket=bucket, Key=item["Key"])["Body"].read()
             except client.exceptions.NoSuchKey:
                 continue  # it went meanwhile
+            except (BotoCoreError, ClientError) as error:
+                client.list_objects_v2(Bucket=bucket, MaxKeys=1)  # a store that is away is another matter
+                found.note(f"{item['Key']} (cannot be read: {error})")
+                continue
             found.searched += 1
             if place := place_in(wanted, item["Key"], data):
                 found.note(place)

@@ -9,20 +9,22 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pyspark.sql import DataFrame, SparkSession
 
 from changelog.archive.ranges import Ranges
+from changelog.archive.rewrite import is_erased_in_place, is_of
 from changelog.archive.secor import ArchivedRecord, read_object
 from changelog.archive.store import ArchiveStore
-from changelog.classify import CLASSIFIED, CLASSIFIED_DDL, RECORD, classify_batch
+from changelog.classify import CLASSIFIED, CLASSIFIED_DDL, ERASED, RECORD, classify_batch
 from changelog.erased import NOBODY, Erased
 from changelog.positions import Vector
 from runtime.errors import ArchiveError
-from runtime.settings import ObjectStore
+from runtime.settings import ObjectStore, entity_of
 
-OBJECT, BROKEN, RANGE = "object", "broken", "range"
+OBJECT, BROKEN, RANGE, NAMING = "object", "broken", "range", "naming"
 """Kinds of the rows about what was read: an object that was read whole (``kafka_offset`` its last offset,
 ``identifier`` its number of records), one that could not be (``reason``), and a range of offsets that the records of a
-topic-partition cover without a gap (``kafka_offset`` its first, ``identifier`` its last)."""
+topic-partition cover without a gap (``kafka_offset`` its first, ``identifier`` its last), and an object that has
+records of erased guests."""
 
-ABOUT = (OBJECT, BROKEN, RANGE)
+ABOUT = (OBJECT, BROKEN, RANGE, NAMING)
 
 READ_DDL = CLASSIFIED_DDL + ", object string, etag string"
 _READ = pa.schema([*CLASSIFIED, pa.field("object", pa.string()), pa.field("etag", pa.string())])
@@ -82,9 +84,15 @@ class _Buffer:
     partition: int
     erased: Erased
     records: list[ArchivedRecord] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    naming: set[str] = field(default_factory=set)
+
+    def add(self, name: str, record: ArchivedRecord) -> None:
+        self.names.append(name)
+        self.records.append(record)
 
     def batch(self) -> pa.RecordBatch:
-        """The buffered records, classified; the buffer is empty afterwards."""
+        """The buffered records, classified; the buffer is empty afterwards. ``naming``: objects with erased guests."""
         rows = len(self.records)
         offsets, times, keys, values = zip(*self.records, strict=True)
         raw = pa.RecordBatch.from_arrays(
@@ -98,9 +106,15 @@ class _Buffer:
             ],
             schema=RECORD,
         )
+        classified, nothing = classify_batch(raw, self.erased), pa.nulls(rows, pa.string())
+        if self.erased:
+            kinds = classified.column("kind").to_pylist()
+            for name, record, kind in zip(self.names, self.records, kinds, strict=True):
+                if kind == ERASED and not is_erased_in_place(record):
+                    self.naming.add(name)
+        self.names.clear()
         self.records.clear()
-        nothing = pa.nulls(rows, pa.string())
-        return pa.RecordBatch.from_arrays([*classify_batch(raw, self.erased).columns, nothing, nothing], schema=_READ)
+        return pa.RecordBatch.from_arrays([*classified.columns, nothing, nothing], schema=_READ)
 
 
 def _topic_partition(
@@ -117,9 +131,11 @@ def _topic_partition(
                 records += 1
                 last = max(last, record.offset)
                 if record.offset >= position and seen.add(record.offset):
-                    buffer.records.append(record)
+                    buffer.add(item.key, record)
                     if len(buffer.records) == _ROWS:
                         yield buffer.batch()
+                elif erased and is_of(record, entity_of(topic), erased):
+                    buffer.naming.add(item.key)
             about.append({**row, "kind": OBJECT, "kafka_offset": last, "identifier": str(records)})
         except (ArchiveError, BotoCoreError, ClientError) as error:
             if not isinstance(error, ArchiveError):
@@ -129,4 +145,5 @@ def _topic_partition(
         yield buffer.batch()
     for first, last in seen.ranges:
         about.append({**place, "kind": RANGE, "kafka_offset": first, "identifier": str(last)})
+    about += [{**place, "object": name, "kind": NAMING} for name in sorted(buffer.naming)]
     yield pa.RecordBatch.from_pylist(about, schema=_READ)

@@ -19,7 +19,9 @@ GENERATION, SECORS_GENERATION = 1, 2
 """The first number in an object's name. Secor replaces objects of its own generation, so no other object has it."""
 
 EXTENSION = ".deflate"
-_NAME = re.compile(r"/(?P<topic>[^/]+)/dt=(?P<day>[\d-]{10})/hr=(?P<hour>\d\d)/\d+_(?P<partition>\d+)_(?P<offset>\d+)")
+_NAME = re.compile(
+    r"(?:^|/)(?P<topic>[^/]+)/dt=(?P<day>[\d-]{10})/hr=(?P<hour>\d\d)/(?P<generation>\d+)_(?P<partition>\d+)_(?P<offset>\d+)"
+)
 
 
 class ArchivedRecord(NamedTuple):
@@ -87,21 +89,34 @@ def object_name(prefix: str, topic: str, partition: int, hour: int, offset: int,
     return f"{prefix}/{topic}/dt={time:%Y-%m-%d}/hr={time:%H}/{generation}_{partition}_{offset:020d}{EXTENSION}"
 
 
-def start_of(name: str) -> int:
-    """The offset in an object's name: none of its records has a lower one. Raises ValueError if it has none."""
-    match = _NAME.search(name)
-    if match is None:
-        raise ValueError(f"{name} is no archive object")
-    return int(match["offset"])
+class ObjectName(NamedTuple):
+    """What an object's name says. ``hour`` as :func:`hour_of` counts; no record has an offset below ``start``."""
+
+    topic: str
+    generation: int
+    partition: int
+    hour: int
+    start: int
 
 
-def hour_in(name: str) -> int:
-    """The hour in an object's name, counted as :func:`hour_of` does. Raises ValueError if it has none."""
+def parsed(name: str) -> ObjectName:
+    """The parts of an object's name. Raises ValueError if it is none."""
     match = _NAME.search(name)
     if match is None:
         raise ValueError(f"{name} is no archive object")
     begin = datetime.strptime(f"{match['day']} {match['hour']} +0000", "%Y-%m-%d %H %z")
-    return hour_of(int(begin.timestamp()) * 1000)
+    hour = hour_of(int(begin.timestamp()) * 1000)
+    return ObjectName(match["topic"], int(match["generation"]), int(match["partition"]), hour, int(match["offset"]))
+
+
+def start_of(name: str) -> int:
+    """The offset in an object's name: none of its records has a lower one. Raises ValueError if it has none."""
+    return parsed(name).start
+
+
+def hour_in(name: str) -> int:
+    """The hour in an object's name, counted as :func:`hour_of` does. Raises ValueError if it has none."""
+    return parsed(name).hour
 
 
 def partition_of(name: str) -> int | None:

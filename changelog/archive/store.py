@@ -134,17 +134,16 @@ class ArchiveStore:
         return f"{self.prefix}/{topic}/_empty/"
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
-        """Store an object unless one of this name is there. Returns whether it was stored. Raises TransientError if
-        others keep storing it at the same time."""
-        for _ in range(ATTEMPTS):
+        """Store an object unless one of this name is there. Returns whether it was stored."""
+        attempt = 0
+        while True:
+            attempt += 1
             try:
                 self._client.put_object(Bucket=self._bucket, Key=key, Body=data, IfNoneMatch="*")
+                return True
             except ClientError as error:
                 code = error.response["Error"]["Code"]
                 if code in ("PreconditionFailed", "412"):
                     return False
-                if code != "ConditionalRequestConflict":
-                    raise
-            else:
-                return True
-        raise TransientError(f"{key} is being stored by somebody else; run this again")
+                if code != "ConditionalRequestConflict" or attempt == ATTEMPTS:
+                    raise  # a conflict: somebody else stores it at this moment

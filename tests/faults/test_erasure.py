@@ -19,6 +19,7 @@ from batch.erasure import Proof, prove
 from batch.maintenance import refs_of, tables_of
 from batch.plan import Plan
 from batch.search import Wanted, in_topics
+from changelog.archive.store import ArchiveStore, s3_client
 from changelog.commands.client import await_outcome, send
 from changelog.derived import DERIVED, latest_topic
 from changelog.envelope import encode, envelope
@@ -357,10 +358,24 @@ def test_nobody_comes_back_with_what_comes_later(platform: Settings, lake: Spark
     assert "kafka: changelog.order" in there
     assert not any(store.startswith(("kafka: latest", "kafka: patch", "kafka: alert")) for store in there)
     assert not there & {"bucket: lake", "database: ops", "directory: histories", "directory: commands"}
+    before = raw_objects(platform)
     run("erase-guest", GUEST, "--purge-log")
     assert found(prove(platform, GUEST)) == set()
     assert state(platform)["state"] == "done"
     assert_verified(lake, platform)
+    replaced = {key: data for key, data in before.items() if raw_objects(platform)[key] != data}
+    assert replaced
+    for key, data in replaced.items():  # from a copy that was made before
+        s3_client(platform.s3).put_object(Bucket=platform.s3.archive_bucket, Key=key, Body=data)
+    assert found(prove(platform, GUEST)) == {"bucket: archive"}
+    run("batch")
+    assert found(prove(platform, GUEST)) == set()
+    assert_verified(lake, platform)
+
+
+def raw_objects(settings: Settings) -> dict[str, bytes]:
+    store = ArchiveStore(settings.s3)
+    return {item.key: store.get(item.key) for topic in settings.topics for item in store.list_objects(topic)}
 
 
 @pytest.mark.timeout(1500)

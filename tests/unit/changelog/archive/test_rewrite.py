@@ -2,12 +2,14 @@
 
 import contextlib
 import random
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, cast
 
 import pytest
+from botocore.exceptions import ClientError
 
-from changelog.archive.rewrite import _replaced, rewrite, without
+from changelog.archive.objects import NAMING, RawObject, _topic_partition
+from changelog.archive.rewrite import Damaged, _replaced, rewrite, without
 from changelog.archive.secor import ArchivedRecord, pack_key, read_object
 from changelog.archive.sequencefile import Writer
 from changelog.archive.store import ArchiveObject
@@ -37,7 +39,8 @@ def an_object() -> bytes:
 
 
 def test_records_of_the_guest_lose_everything_but_their_place_and_time() -> None:
-    made, number = without(an_object(), NAME, "event", erased("g1"))
+    made, number, whole = without(an_object(), NAME, "event", erased("g1"))
+    assert whole
     found = list(read_object(made, NAME))
     assert number == 3
     assert [(record.offset, record.timestamp_ms) for record in found] == [(o, 1000 + o) for o, _, _ in RECORDS]
@@ -47,9 +50,13 @@ def test_records_of_the_guest_lose_everything_but_their_place_and_time() -> None
 
 
 def test_a_second_time_and_of_somebody_else_it_stays_byte_for_byte() -> None:
-    made, _ = without(an_object(), NAME, "event", erased("g1"))
-    assert without(made, NAME, "event", erased("g1")) == (made, 0)
-    assert without(made, NAME, "event", erased("g3")) == (made, 0)
+    made, *_ = without(an_object(), NAME, "event", erased("g1"))
+    assert without(made, NAME, "event", erased("g1")) == (made, 0, True)
+    assert without(made, NAME, "event", erased("g3")) == (made, 0, True)
+
+
+def nothing_is_damaged(key: str) -> None:
+    raise AssertionError(f"{key} is whole")
 
 
 class Store:
@@ -71,11 +78,43 @@ class Store:
 
 
 def test_of_two_erasures_at_once_neither_undoes_the_other() -> None:
-    other, _ = without(an_object(), NAME, "event", erased("g2"))
+    other, *_ = without(an_object(), NAME, "event", erased("g2"))
     store, told = Store(an_object(), other), []
-    number = _replaced(cast(Any, store), NAME, "event", erased("g1"), 0, lambda key, etag: told.append((key, etag)))
+    number = _replaced(
+        cast(Any, store), NAME, "event", erased("g1"), 0, lambda key, etag: told.append((key, etag)), nothing_is_damaged
+    )
     assert (number, told) == (2, [(NAME, "new")])
     assert {record.key for record in read_object(store.versions[0], NAME)} == {None}
+
+
+def test_what_a_damaged_object_held_is_put_beside_it_before_anything_takes_its_place() -> None:
+    store, told = Store(b"SEQ"), list[str]()
+
+    def refuse(_key: str) -> None:
+        raise TransientError("Kafka is away")
+
+    def replace(damaged: Damaged) -> None:
+        _replaced(cast(Any, store), NAME, "event", erased("g1"), 9, lambda *_: told.append("replaced"), damaged)
+
+    with pytest.raises(TransientError, match="Kafka is away"):
+        replace(refuse)
+    assert store.versions == [b"SEQ"]
+    replace(told.append)
+    assert told == [NAME, "replaced"]
+
+
+def test_an_object_that_the_store_cannot_give_stays_and_is_told_of() -> None:
+    class Rotten(Store):
+        def read(self, _key: str) -> tuple[bytes, str]:
+            raise ClientError({"Error": {"Code": "InternalError"}}, "GetObject")
+
+        def look(self) -> None:
+            told.append("look")
+
+    told: list[str] = []
+    store = cast(Any, Rotten(b"SEQ"))
+    assert _replaced(store, NAME, "event", erased("g1"), 9, lambda *_: told.append("replaced"), told.append) == 0
+    assert told == ["look", NAME]
 
 
 def test_of_a_damaged_object_stays_what_can_be_read_where_the_rest_was_made_up_for() -> None:
@@ -89,13 +128,14 @@ def test_of_a_damaged_object_stays_what_can_be_read_where_the_rest_was_made_up_f
     assert 4 in readable
     assert 8 not in readable
     end = readable[-1] + 1
-    assert without(damaged, NAME, "event", erased("g1"), end) == (damaged, 0)  # nobody has made up for it yet
-    made, number = without(damaged, NAME, "event", erased("g1"), end + 1)
+    assert without(damaged, NAME, "event", erased("g1"), end) == (damaged, 0, False)  # nobody has made up for it yet
+    made, number, whole = without(damaged, NAME, "event", erased("g1"), end + 1)
+    assert not whole
     assert (number, [record.offset for record in read_object(made, NAME)]) == (1, readable)
     assert b"g1" not in {record.key for record in read_object(made, NAME)}
-    nothing, _ = without(b"SEQ", NAME, "event", erased("g1"), 9)
+    nothing, *_ = without(b"SEQ", NAME, "event", erased("g1"), 9)
     assert list(read_object(nothing, NAME)) == []
-    assert without(b"", NAME, "event", erased("g1"), 9) == (b"", 0)
+    assert without(b"", NAME, "event", erased("g1"), 9) == (b"", 0, False)
 
 
 def _readable(data: bytes) -> Iterator[ArchivedRecord]:
@@ -120,5 +160,33 @@ def test_a_damaged_object_stays_while_the_archive_stands_before_the_next_one(
 
     told: list[str] = []
     monkeypatch.setattr("changelog.archive.rewrite.ArchiveStore", Listed)
-    rewrite(Settings(), erased("g1"), {"changelog.event": {0: archived}}, lambda key, _etag: told.append(key))
+
+    def run(only: Collection[str] | None = None) -> None:
+        ends = {"changelog.event": {0: archived}}
+        rewrite(Settings(), erased("g1"), ends, lambda key, _etag: told.append(key), lambda _: None, only)
+
+    run(only=[])
+    assert told == []
+    run()
     assert (NAME in told) is goes
+
+
+@pytest.mark.parametrize("position", [0, 9, 100])
+@pytest.mark.parametrize(("of", "names"), [("g1", True), ("g2", True), ("g3", False)])
+def test_who_reads_an_object_is_told_that_an_erased_guest_is_in_it(position: int, of: str, names: bool) -> None:
+    """Also where all of it lies before what is wanted; and no more when he is taken out."""
+
+    class Archive:
+        def __init__(self, data: bytes) -> None:
+            self._data = data
+
+        def get(self, _key: str, _etag: str) -> bytes:
+            return self._data
+
+    def naming(data: bytes) -> list[str]:
+        item = RawObject("changelog.event", 0, NAME, "etag")
+        batches = _topic_partition(cast(Any, Archive(data)), [item], position, erased(of))
+        return [row["object"] for batch in batches for row in batch.to_pylist() if row["kind"] == NAMING]
+
+    assert naming(an_object()) == ([NAME] if names else [])
+    assert naming(without(an_object(), NAME, "event", erased(of))[0]) == []
