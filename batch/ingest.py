@@ -145,7 +145,8 @@ def _listed(settings: Settings, ops: Connection, position: Vector) -> tuple[list
     One seen before, byte for byte (etag), is known by its last offset; nothing is concluded from a name."""
     known = {row["object"]: row for row in ops.execute("SELECT * FROM archive_objects").fetchall()}
     store = ArchiveStore(settings.s3)
-    found, gone = [], {}
+    found: list[RawObject] = []
+    gone: dict[str, int] = {}
     for topic, partitions in position.items():
         mine = f"{store.prefix}/{topic}/"
         gone |= {key: row["records"] for key, row in known.items() if key.startswith(mine)}

@@ -64,7 +64,7 @@ def rewritten(spark: SparkSession, records: list[LogRecord], who: Erased) -> Dat
             for record in mine:
                 writer.append(pack_key(record.offset, record.time // 1000, record.key), record.value or b"")
             data = writer.close()
-            data, _ = without_in_object(data, NAME, topic.removeprefix("changelog."), who)
+            data, *_ = without_in_object(data, NAME, topic.removeprefix("changelog."), who)
             for found, before in zip(read_object(data, NAME), mine, strict=True):
                 assert (found.offset, found.timestamp_ms) == (before.offset, before.time // 1000)
                 kept.append(before._replace(key=found.key, value=found.value))
