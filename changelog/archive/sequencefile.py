@@ -22,6 +22,10 @@ _SYNC_SIZE = 16
 BLOCK_BYTES = 1_000_000
 """Raw bytes after which a block is closed, as Hadoop does by default."""
 
+MOST_BYTES = 128 * 2**20
+"""What a compressed buffer may hold. Writers close a block behind the record that fills it, and the log takes no record
+of more than 16 MiB: more is made to fill a reader's memory."""
+
 COMPRESSION = 1
 """zlib's fastest level: on JSON it costs a quarter of the default level's time for about a fifth more bytes, and the
 columnar archive is what is kept compact."""
@@ -143,9 +147,11 @@ class _Reader:
     def _inflate(self, data: bytes) -> bytes:
         try:
             inflater = zlib.decompressobj(wbits=47)  # zlib or gzip, whichever it is
-            raw = inflater.decompress(data)
+            raw = inflater.decompress(data, MOST_BYTES)
         except zlib.error as error:
             raise self._fail(f"cannot be decompressed ({error})") from error
+        if inflater.unconsumed_tail:
+            raise self._fail(f"a compressed buffer holds more than {MOST_BYTES >> 20} MiB")
         if not inflater.eof:
             raise self._fail("cut off inside a compressed buffer")
         return raw

@@ -1,6 +1,7 @@
 """SequenceFiles: what is written is read, and no damage goes unnoticed."""
 
 import struct
+import tracemalloc
 import zlib
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.archive import sequencefile
-from changelog.archive.sequencefile import Writer, read, vint
+from changelog.archive.sequencefile import MOST_BYTES, Writer, read, vint
 from runtime.errors import ArchiveError
 from tests.unit.changelog.archive.reading import read_until_error
 
@@ -148,3 +149,16 @@ def test_a_buffer_without_its_checksum_is_refused_although_its_data_is_whole() -
     found, error = read_until_error(read, shortened, NAME)
     assert found == []
     assert "cut off inside a compressed buffer" in error
+
+
+def test_a_small_object_that_holds_gigabytes_is_refused_before_they_are_there() -> None:
+    bomb = zlib.compress(bytes(MOST_BYTES + 1), 9)
+    header, none = Writer().close(), zlib.compress(b"")
+    buffers = b"".join(vint(len(one)) + one for one in (none, none, none, bomb))
+    made = header + b"\xff\xff\xff\xff" + header[-16:] + vint(1) + buffers
+    assert len(made) < MOST_BYTES / 500
+    tracemalloc.start()
+    with pytest.raises(ArchiveError, match=r"a-bomb: a compressed buffer holds more than 128 MiB"):
+        list(read(made, "a-bomb"))
+    assert tracemalloc.get_traced_memory()[1] < 2 * MOST_BYTES + 10_000_000
+    tracemalloc.stop()
