@@ -353,7 +353,8 @@ def test_nobody_comes_back_with_what_comes_later(platform: Settings, lake: Spark
     stored = raw_objects(platform)
     batch(lake, platform)
     assert set(rows_of(platform, GUEST).values()) == {0}
-    named = {key: data for key, data in stored.items() if raw_objects(platform)[key] != data}
+    rewritten = raw_objects(platform)
+    named = {key: data for key, data in stored.items() if rewritten[key] != data}
     assert named, "ingest takes bad records that name him out of the raw archive"
     kept = query(platform, "SELECT count(*) FROM lake.archive.\"order\" WHERE kind = 'erased' "
                            "AND key IS NULL AND value IS NULL AND append_time IS NOT NULL")  # fmt: skip
