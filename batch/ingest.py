@@ -323,13 +323,13 @@ def _mend_objects(
     that brought him back: restored from a copy of before, or stored while what is served was about to leave him out."""
     if lost := [*gone, *(row["object"] for row in about if row["kind"] == BROKEN)]:
         log.info("putting into objects again what %d have lost", len(lost))
-        saved = salvage(settings, lost, served(settings, ops))
+        saved = salvage(settings, ops, lost)
         for key, records in gone.items():
             if key not in saved:
                 report.alarms.append(f"{key} is gone; the next ingest tries again to put its records into objects")
                 continue
             if (left := saved[key]) is not None and left < records:
-                report.alarms.append(f"{key} is gone, and of its {records} records Kafka still has {left}")
+                report.alarms.append(f"{key} is gone, and of its {records} records {left} are left")
             ops.execute("DELETE FROM archive_objects WHERE object = %s", (key,))
     if naming := {row["object"] for row in about if row["kind"] == NAMING}:
         log.info("taking erased guests out of %d objects", len(naming))

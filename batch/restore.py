@@ -40,22 +40,24 @@ def restore(
         store(archive, topic, partition, hour, stored[0].offset, stored)
 
 
-def salvage(settings: Settings, lost: Collection[str], erased: Erased) -> dict[str, int | None]:
-    """Put beside each object that is damaged or gone what it held: what it still gives, and what Kafka still has of the
-    rest. Returns the name of each for which that was done, with the number of records; None where it had been before.
-    Where it could not be done now the log says why.
+def salvage(settings: Settings, ops: Connection, lost: Collection[str]) -> dict[str, int | None]:
+    """Put beside each object that is damaged or gone what it held and no whole one holds: what it still gives, and what
+    Kafka still has of the rest. Returns the name of each for which that was done, with the number of records that are
+    there now; None where it had been done before. Where it could not be done now the log says why.
 
-    An object held, of its hour, what lies between the offset in its name and that of the next one of its partition.
-    A second call puts nothing.
+    An object held, of its hour, what lies between the offset in its name and that of the next one of its partition, or
+    the last one that ingest read in it. A second call puts nothing.
     """
     saved: dict[str, int | None] = {}
-    archive, ends = ArchiveStore(settings.s3), stored_offsets(settings)
+    archive, ends, erased = ArchiveStore(settings.s3), stored_offsets(settings), served(settings, ops)
+    rows = ops.execute("SELECT object, last_offset FROM archive_objects").fetchall()
+    last: dict[str, int] = {row["object"]: row["last_offset"] for row in rows}
     for topic, keys in groupby(sorted(lost), lambda key: parsed(key).topic):
-        others = {item.key: parsed(item.key) for item in archive.list_objects(topic)}
-        starts = sorted((other.partition, other.start) for other in others.values())
-        beside = {_place(o) for key, o in others.items() if o.generation > SECORS_GENERATION and key not in lost}
-        for key in keys:
-            name = parsed(key)
+        names = {key: parsed(key) for key in keys}
+        others = {item.key: parsed(item.key) for item in archive.list_objects(topic) if item.key not in names}
+        starts = sorted({(name.partition, name.start) for name in (*names.values(), *others.values())})
+        beside = {_place(name) for name in others.values() if name.generation > SECORS_GENERATION}
+        for key, name in names.items():
             if _place(name) in beside:
                 saved[key] = None
                 continue
@@ -63,13 +65,23 @@ def salvage(settings: Settings, lost: Collection[str], erased: Erased) -> dict[s
             end = ends.get(topic, {}).get(name.partition, 0)
             if after < len(starts) and starts[after][0] == name.partition:
                 end = starts[after][1]
+            end = max(end, last.get(key, -1) + 1)
             try:
                 held = {record.offset: record for record in _readable(archive, key)}
                 for record in _from_kafka(settings, name, end):
                     held.setdefault(record.offset, record)
-                stored = _without((held[offset] for offset in sorted(held)), topic, erased)
-                store(archive, topic, name.partition, name.hour, name.start, stored)
-                saved[key] = len(held)
+                there = {
+                    offset
+                    for other, its in others.items()
+                    if (its.partition, its.hour) == (name.partition, name.hour) and its.start < end
+                    if last.get(other, end) >= name.start
+                    for offset in _offsets(archive, other)
+                    if name.start <= offset < end
+                }
+                left = _without((held[offset] for offset in sorted(held.keys() - there)), topic, erased)
+                if put := store(archive, topic, name.partition, name.hour, name.start, left):
+                    others[put.name] = parsed(put.name)
+                saved[key] = len(held.keys() | there)
             except (AnabranchError, BotoCoreError, ClientError, KafkaException) as error:
                 log.warning("%s: what it held is not stored anew: %s", key, error)
     return saved
@@ -84,7 +96,7 @@ def keeping(settings: Settings, ops: Connection) -> tuple[Replaced, Damaged]:
 
     def damaged(key: str) -> None:
         replaced(key, "")
-        if key not in salvage(settings, [key], served(settings, ops)):
+        if key not in salvage(settings, ops, [key]):
             raise TransientError(f"{key} is damaged, and what it held could not be put beside it; run this again")
 
     return replaced, damaged
@@ -117,6 +129,17 @@ def _readable(archive: ArchiveStore, key: str) -> Iterator[ArchivedRecord]:
         return
     except (BotoCoreError, ClientError):
         archive.look()  # a store that is away is another matter
+
+
+def _offsets(archive: ArchiveStore, key: str) -> list[int]:
+    """The offsets in an object; none if it is damaged, for what it holds has to be beside it."""
+    try:
+        return [record.offset for record in read_object(archive.get(key), key)]
+    except ArchiveError:
+        return []
+    except (BotoCoreError, ClientError):
+        archive.look()  # a store that is away is another matter
+        return []
 
 
 def _from_kafka(settings: Settings, name: ObjectName, end: int) -> Iterator[ArchivedRecord]:

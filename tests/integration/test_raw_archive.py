@@ -125,6 +125,24 @@ def test_objects_that_are_gone_after_they_were_ingested_are_stored_anew(
     assert everything(platform).keys() == there.keys()
 
 
+def test_one_that_is_gone_is_not_missed_while_others_hold_its_records(
+    platform: Settings, lake: SparkSession, newest: dict[str, list[tuple[str, ArchivedRecord]]]
+) -> None:
+    """As when somebody clears away what an archiver left twice."""
+    there, client = everything(platform), s3_client(platform.s3)
+    twice = {key: key.replace(f"{start_of(key):020d}", f"{start_of(key) - 1:020d}") for key in newest}
+    doubles = [double for double in twice.values() if double not in there]
+    assert doubles
+    for key, double in twice.items():
+        if double in doubles:
+            client.put_object(Bucket=platform.s3.archive_bucket, Key=double, Body=ArchiveStore(platform.s3).get(key))
+    assert ingest(lake, platform).alarms == []
+    for double in doubles:
+        client.delete_object(Bucket=platform.s3.archive_bucket, Key=double)
+    assert ingest(lake, platform).alarms == []
+    assert everything(platform).keys() == there.keys()
+
+
 def test_a_rewrite_puts_beside_a_damaged_object_what_it_held(
     platform: Settings, lake: SparkSession, newest: dict[str, list[tuple[str, ArchivedRecord]]]
 ) -> None:
