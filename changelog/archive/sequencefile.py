@@ -169,9 +169,13 @@ class _Reader:
             i += 1
             if size > 127:
                 width = 144 - size
+                if not 1 <= width <= 8:
+                    raise self._fail("a block has a length that is no number")
                 size = int.from_bytes(lengths[i : i + width], "big")
                 i += width
             end = at + size
+            if size < 4 or end > len(data):
+                raise self._fail("a block has a length that its data has not")
             found.append(data[at + 4 : end])
             at = end
         if at != len(data):

@@ -148,3 +148,29 @@ def test_a_buffer_without_its_checksum_is_refused_although_its_data_is_whole() -
     found, error = read_until_error(read, shortened, NAME)
     assert found == []
     assert "cut off inside a compressed buffer" in error
+
+
+def block(*buffers: bytes, count: int = 1) -> bytes:
+    """A file of one block, of its four buffers: lengths of keys, keys, lengths of values, values."""
+    packed = b"".join(vint(len(one)) + one for one in map(zlib.compress, buffers))
+    header = written([])
+    return header + b"\xff\xff\xff\xff" + header[SYNC] + vint(count) + packed
+
+
+def test_a_block_is_read_by_its_lengths() -> None:
+    data = block(b"\x05", b"\0\0\0\1k", b"\x06", b"\0\0\0\2vv")
+    assert list(read(data, NAME)) == [(b"k", b"vv")]
+
+
+@pytest.mark.parametrize("first", [*range(4), 9, *range(128, 136), *range(144, 256)])
+def test_a_length_that_is_no_number_or_holds_no_record_is_refused(first: int) -> None:
+    """Some would lead back to before themselves, for ever."""
+    found, error = read_until_error(read, block(bytes([first]), b"", b"\x04", bytes(4)), NAME)
+    assert found == []
+    assert f"a block has a length that {'its data has not' if first < 128 else 'is no number'}" in error
+
+
+@given(lengths=st.binary(max_size=30), data=st.binary(max_size=60), count=st.integers(0, 20))
+def test_whatever_lengths_say_reading_ends(lengths: bytes, data: bytes, count: int) -> None:
+    found, error = read_until_error(read, block(lengths, data, lengths, data, count=count), NAME)
+    assert (len(found) == count and sum(4 + len(key) for key, _ in found) == len(data)) or error
