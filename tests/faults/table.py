@@ -12,7 +12,7 @@ PAGE = Path("docs") / "faults.md"
 HEAD = """# The table of faults
 
 Made by `make faults` on the real processes: a platform of its own, faults one after another, each with its figures.
-A case that failed is in the table as failed, and what this run left out is named below.
+A row is the newest run of its case; one that failed is in the table as failed, and what no run has is named below.
 
 After each case of the catalogue a checker that shares no code with the platform's folds
 ([0028](decisions/0028-an-independent-witness.md)) compares, record by record: a journal of what Kafka acknowledged,
