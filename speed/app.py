@@ -259,7 +259,7 @@ def start(
             raise
         rows = batch.unionByName(position_rows(batch.sparkSession, folds.changes, start, end), allowMissingColumns=True)
         reduced = folds.changes.reduced(rows).persist()  # small, and read twice
-        looking = look(histories, folds.matching, epoch, start, end)
+        looking = look(histories, folds.matching, epoch, start, end, generation.warm)
         found = folds.sides(reduced).mapInArrow(looking, MATCHED_DDL).persist()
         here = batch.sparkSession.sql(f"SELECT * FROM VALUES ({generation.number}, {epoch}L) AS t(generation, epoch)")
         produced = (

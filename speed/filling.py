@@ -35,7 +35,7 @@ def ready(
             shutil.rmtree(earlier)
     if not any((checkpoint / "offsets").glob("[0-9]*")):
         shutil.rmtree(directory, ignore_errors=True)
-        _fill(spark, directory, generation.start, views, erased)
+        _fill(spark, directory, generation, views, erased)
     done, _ = last_epoch(checkpoint, generation.start)
     for partition in next(iter(generation.start.values())):
         path = directory / str(partition)
@@ -44,15 +44,19 @@ def ready(
         there.close()
 
 
-def _fill(spark: SparkSession, directory: Path, start: Vector, views: Sequence[Matches], erased: Erased) -> None:
-    """Put in what a match after ``start`` can reach, and how far time has come there, as far as it is archived. A
-    generation begins at the archived position or before it, unless Kafka no longer has what lies there: what was lost
-    between the two, no history knows, and the archive neither."""
+def _fill(
+    spark: SparkSession, directory: Path, generation: Generation, views: Sequence[Matches], erased: Erased
+) -> None:
+    """Put in what a match after the generation's start can reach, and how far time has come there, as far as it is
+    archived: up to where the generation is warm, for the archive knows every copy there and the generation not yet. It
+    begins at the archived position or before it, unless Kafka no longer has what lies there: what was lost between the
+    two, no history knows, and the archive neither."""
+    start = generation.start
     known: Progress = {}
     partitions = sorted({partition for numbers in start.values() for partition in numbers})
-    records = _before(spark, start, views, erased)
+    records = _before(spark, generation.warm, views, erased)
     if records is not None:
-        (known,) = progress_of(records, "true")
+        (known,) = progress_of(records, below(start))
         kept = (max(view.kept_seconds or 0 for view in views) + CLOCK_SLACK) * SECOND
         oldest = " ".join(
             f"WHEN {partition} THEN {min(view.progress(known, partition) for view in views) - kept}"
@@ -69,13 +73,13 @@ def _fill(spark: SparkSession, directory: Path, start: Vector, views: Sequence[M
         begun.close()
 
 
-def _before(spark: SparkSession, start: Vector, views: Sequence[Matches], erased: Erased) -> DataFrame | None:
-    """The archived records below ``start`` of the topics that views look at; None if there are none."""
-    if not any(offset for offsets in start.values() for offset in offsets.values()):
+def _before(spark: SparkSession, end: Vector, views: Sequence[Matches], erased: Erased) -> DataFrame | None:
+    """The archived records below ``end`` of the topics that views look at; None if there are none."""
+    if not any(offset for offsets in end.values() for offset in offsets.values()):
         return None
     entities = [entity_of(topic) for topic in topics_of(views)]
     there = newest_snapshots(spark, [entity for entity in entities if spark.catalog.tableExists(archive_name(entity))])
-    return archived(spark, there, erased).where(below(start)) if there else None
+    return archived(spark, there, erased).where(below(end)) if there else None
 
 
 def _put(

@@ -99,14 +99,17 @@ class Store:
     def _used(self) -> int:
         return int((self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"])
 
-    def put(self, records: Sequence[SideRecord], epoch: int, start: Vector, end: Vector, partition: int) -> None:
-        """Put in the records of an epoch, and how far time has come by its end; drop what is too old."""
+    def put(
+        self, records: Sequence[SideRecord], epoch: int, start: Vector, end: Vector, partition: int, filled: Vector
+    ) -> None:
+        """Put in the records of an epoch, but for those below ``filled``, which were put in before the first one; and
+        how far time has come by its end. Drop what is too old."""
         with self._writing() as transaction:
             newest = {topic: self._time(transaction, topic, start[topic][partition]) for topic in end}
             before = dict(newest)
             for record in records:
                 newest[record["topic"]] = max(newest[record["topic"]], record["time"])
-            self._put(transaction, records)
+            self._put(transaction, (one for one in records if not _is_below(one, filled)))
             for topic, time in newest.items():
                 self._note(transaction, topic, start[topic][partition], end[topic][partition], time)
             self._forget(transaction, {(topic, partition): time for topic, time in before.items()}, partition)
@@ -194,14 +197,19 @@ class Store:
                 there = cursor.delete() and bool(_name(cursor))
 
     def matches(
-        self, records: Iterable[SideRecord], start: Vector, end: Vector, partition: int
+        self, records: Iterable[SideRecord], start: Vector, end: Vector, partition: int, filled: Vector
     ) -> Iterator[dict[str, str]]:
-        """The matches (``MATCHED_DDL``) of the part of the log from ``start`` to ``end``; its ``records`` are in."""
+        """The matches (``MATCHED_DDL``) of the part of the log from ``start`` to ``end``; its ``records`` are in. One
+        below ``filled`` that is not in is a copy, of which the generation did not see the first."""
         with self._env.begin() as transaction:
             triggering: dict[tuple[str, str], list[Seen]] = {}
             for line in (line for record in records for line in side_rows(record)):
                 trigger = self._views[line["view"]].triggers.get(line["side"])
-                if trigger and not trigger.after_seconds:
+                if (
+                    trigger
+                    and not trigger.after_seconds
+                    and (not _is_below(line, filled) or transaction.get(self._name(line), db=self.records) is not None)
+                ):
                     triggering.setdefault((line["view"], line["guest"]), []).append(seen_in(line, start))
             for view in self._views.values():
                 before, after = (
@@ -295,11 +303,16 @@ def store(path: Path, views: Sequence[Matches]) -> Store:
     return _open[path]
 
 
+def _is_below(record: Mapping[str, Any], filled: Vector) -> bool:
+    return bool(record["kafka_offset"] < filled[record["topic"]][record["kafka_partition"]])
+
+
 def look(
-    directory: Path, views: Sequence[Matches], epoch: int, start: Vector, end: Vector
+    directory: Path, views: Sequence[Matches], epoch: int, start: Vector, end: Vector, filled: Vector
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What ``mapInArrow`` runs: ``kafka_partition``, ``records`` (what :func:`views.matching.side_record` makes), a row
-    for each partition → the epoch's matches, ``MATCHED_DDL``.
+    for each partition → the epoch's matches, ``MATCHED_DDL``. ``filled``: up to where histories were filled before the
+    first epoch.
 
     Raises LostStateError if a store has not seen the epoch before this one.
     """
@@ -310,9 +323,9 @@ def look(
             records = [orjson.loads(text) for text in texts]
             there = store(directory / str(partition), views)
             check(there, epoch - 1, directory / str(partition))
-            there.put(records, epoch, start, end, partition)
+            there.put(records, epoch, start, end, partition, filled)
             faults.point("histories.noted")
-            found = list(there.matches(records, start, end, partition))
+            found = list(there.matches(records, start, end, partition, filled))
             if found:
                 yield pa.RecordBatch.from_pylist(found, schema=MATCHED)
 

@@ -4,6 +4,7 @@ archive."""
 
 import json
 import tempfile
+from collections.abc import Collection
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from changelog.positions import Vector
+from changelog.positions import Vector, covers
 from runtime.errors import LostStateError
 from speed.history import Store, check
 from tests.oracle import LogRecord, Oracle
@@ -142,13 +143,24 @@ def in_memory(log: list[LogRecord], start: Vector, end: Vector) -> list[tuple[st
 
 
 def in_stores(
-    log: list[LogRecord], vectors: list[Vector], directory: Path, crashes: set[int], filled: bool
+    log: list[LogRecord],
+    vectors: list[Vector],
+    directory: Path,
+    crashes: set[int],
+    warm: Vector | None,
+    copies: Collection[LogRecord] = (),
 ) -> list[list[tuple[str, str]]]:
     """(view, match) of each epoch between ``vectors``, as the speed layer finds them; an epoch in ``crashes`` is asked
-    twice, with the stores opened anew. ``filled``: what lies before the first is put in as from the archive."""
+    twice, with the stores opened anew. ``warm``: what lies before it is put in as from the archive, which knows
+    ``copies``; the stream does not know them before it."""
     found: list[list[tuple[str, str]]] = []
     zero = position(log, (0, 0))
-    first = between(log, zero, vectors[0]) if filled else []
+    filled = warm or zero
+    first = between(log, zero, filled)
+
+    def as_seen(record: LogRecord, is_known: bool) -> dict[str, Any]:
+        return told(record) | ({"sides": []} if is_known and record in copies else {})
+
     for epoch, (start, end) in enumerate([(zero, vectors[0]), *pairwise(vectors)], -1):
         for _ in range(2 if epoch in crashes else 1):
             answers = []
@@ -157,14 +169,18 @@ def in_stores(
                     store = Store(directory / str(partition), VIEWS)
                     stack.callback(store.close)
                     part = between(log, start, end) if epoch >= 0 else first
-                    records = [told(record) for record in part if record.partition == partition]
+                    records = [
+                        as_seen(one, epoch < 0 or one.offset >= filled[one.topic][partition])
+                        for one in part
+                        if one.partition == partition
+                    ]
                     if epoch < 0:
                         store.fill(records)
                         store.begin(end, progress(log, end), partition)
                         continue
                     check(store, epoch - 1, directory)
-                    store.put(records, epoch, start, end, partition)
-                    matches = store.matches(records, start, end, partition)
+                    store.put(records, epoch, start, end, partition, filled)
+                    matches = store.matches(records, start, end, partition, filled)
                     answers += [(match["matched"], match["payload"]) for match in matches]
         if epoch >= 0:
             found.append(answers)
@@ -207,21 +223,61 @@ def test_every_match_is_found_once_in_whatever_pieces_and_by_both_layers(
 
 def assert_law(log: list[LogRecord], cuts: list[tuple[int, int]], crashes: set[int]) -> None:
     """Cut a log into epochs, and compare what both layers find in each with what plain Python says of the whole."""
-    ends = [(0, 0)]
-    for cut in [*cuts, (len(log), len(log))]:  # positions only go forward; one topic may be far behind the other
-        ends.append((max(ends[-1][0], cut[0]), max(ends[-1][1], cut[1])))
-    vectors = [position(log, cut) for cut in ends]
+    vectors = positions(log, cuts)
     whole = in_memory(log, vectors[0], vectors[-1])
     assert len(set(whole)) == len(whole)
     assert as_read(whole) == of_oracle(log)
     with tempfile.TemporaryDirectory() as directory:
-        epochs = in_stores(log, vectors, Path(directory) / "whole", crashes, filled=False)
+        epochs = in_stores(log, vectors, Path(directory) / "whole", crashes, None)
         assert sorted(match for epoch in epochs for match in epoch) == sorted(whole)
         for number, (start, end) in enumerate(pairwise(vectors)):
             assert sorted(in_memory(log, start, end)) == sorted(epochs[number]), "an incremental batch run"
         middle = len(vectors) // 2
-        later = in_stores(log, vectors[middle:], Path(directory) / "later", crashes, filled=True)
+        later = in_stores(log, vectors[middle:], Path(directory) / "later", crashes, vectors[middle])
         assert later == epochs[middle:], "a generation that was filled from the archive"
+
+
+def positions(log: list[LogRecord], cuts: list[tuple[int, int]]) -> list[Vector]:
+    """From the beginning of a log to its end. Positions only go forward; one topic may be far behind the other."""
+    ends = [(0, 0)]
+    for cut in [*cuts, (len(log), len(log))]:
+        ends.append((max(ends[-1][0], cut[0]), max(ends[-1][1], cut[1])))
+    return [position(log, cut) for cut in ends]
+
+
+@given(
+    log=logs(),
+    cuts=st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), min_size=1, max_size=6),
+    between_them=st.tuples(st.integers(0, 30), st.integers(0, 30)),
+    copied=st.sets(st.integers(0, 30)),
+    crashes=st.sets(st.integers(0, 6)),
+)
+@settings(max_examples=150)
+def test_a_generation_that_takes_copies_for_changes_until_it_is_warm_finds_what_is_right(
+    log: list[LogRecord],
+    cuts: list[tuple[int, int]],
+    between_them: tuple[int, int],
+    copied: set[int],
+    crashes: set[int],
+) -> None:
+    """It begins behind the first of two copies, so it cannot know the second. No alert is made of that, none is missed,
+    and once it is warm it finds what one finds that knew all of them."""
+    copies = [one for number, one in enumerate(log) if number in copied]
+    vectors = positions(log, cuts)
+    middle = len(vectors) // 3
+    warm = {
+        topic: {p: max(at, vectors[middle][topic][p]) for p, at in partitions.items()}
+        for topic, partitions in position(log, between_them).items()
+    }
+    with tempfile.TemporaryDirectory() as directory:
+        right = in_stores(log, vectors, Path(directory) / "right", set(), None, copies)
+        found = in_stores(log, vectors[middle:], Path(directory) / "found", crashes, warm, copies)
+    cold = next((n for n, start in enumerate(vectors[:-1]) if n >= middle and covers(start, warm)), len(right))
+    assert found[cold - middle :] == right[cold:]
+    alerts = {view.name for view in VIEWS if view.alert}
+    sent = {match for epoch in found[: cold - middle] for match in epoch if match[0] in alerts}
+    assert sent <= {match for epoch in right for match in epoch}
+    assert sent >= {match for epoch in right[middle:cold] for match in epoch if match[0] in alerts}
 
 
 def record(topic: str, offset: int, seconds: int, created: int, original: bool = False, **said: Any) -> LogRecord:
@@ -290,7 +346,7 @@ def test_stores_that_were_lost_or_missed_an_epoch_are_refused(tmp_path: Path) ->
     with pytest.raises(LostStateError, match="lost or put back"):
         check(store, -1, tmp_path)
     for epoch in (-1, 0, 1):
-        store.put([], epoch, zero, zero, 0)
+        store.put([], epoch, zero, zero, 0, zero)
     check(store, 0, tmp_path)
     check(store, 1, tmp_path)
     for done in (-1, 2, 3):
@@ -318,7 +374,7 @@ def test_what_no_match_can_reach_any_more_is_dropped(tmp_path: Path) -> None:
         value = json.dumps({"current": {**said, "ref": "r", "channel": "WEB"}}).encode()
         records = [LogRecord(topic, 1, hour, b"a", value, at) for topic in TOPICS]
         after = {topic: {0: 0, 1: hour + 1} for topic in TOPICS}
-        store.put([told(record) for record in records], hour, before, after, 1)
+        store.put([told(record) for record in records], hour, before, after, 1, zero)
         sizes.append(store.size()["records"])
         before = after
     kept_for_ever = 48

@@ -13,7 +13,8 @@ from tests.faults.cases.speed import begin_anew
 from tests.faults.catalogue import fault
 from tests.faults.journal import Made, shop_prefixes, shop_records
 from tests.faults.scene import Scene
-from tests.services import READ, until
+from tests.faults.test_kills import assert_alerts_sent_once
+from tests.services import READ, query, until
 
 LARGE = 10 * 1000 * 1000
 
@@ -94,6 +95,39 @@ def copies_beyond_the_horizon(scene: Scene) -> None:
         scene.batch()
         scene.check()
     scene.check()
+
+
+@fault("input.copies-before-a-new-generation", alone=True, seconds=900)
+def copies_before_a_new_generation(scene: Scene) -> None:
+    """Two cancellations come again, and a new generation begins behind their firsts (a horizon of three seconds stands
+    for days): a third cancellation is the third, in the view and in the alerts."""
+    prefix = own(scene)
+    guest = f"{prefix}0"
+
+    def cancelled(number: int) -> Made:
+        now = timestamp(datetime.now(UTC))
+        return made(
+            guest, number, "order",
+            {"ref": f"{guest}-o{number}", "guestRef": guest, "status": "CANCELLED", "currency": "GBP", "country": "GB",
+             "total": 1.0, "items": [], "createdAt": now, "modifiedAt": now},
+        )  # fmt: skip
+
+    two = [cancelled(1), cancelled(2)]
+    scene.write(two, [prefix])
+    scene.pause(4)
+    scene.write(two, [prefix])
+    scene.covered()
+    scene.batch()
+    with horizon(scene, 3):
+        scene.write([cancelled(3)], [prefix])
+        scene.covered()
+        bursts = query(scene.settings, f"SELECT guest_ref FROM serving.cancellations WHERE guest_ref = '{guest}'")
+        assert bursts == [[guest]]
+        scene.report.acted()
+        scene.check()
+        assert_alerts_sent_once(scene.settings)
+    scene.check()
+    assert_alerts_sent_once(scene.settings)
 
 
 @fault("input.disorder")

@@ -192,7 +192,7 @@ def histories(settings: Settings, generation: Generation, epoch: int) -> None:
         store = Store(generation.histories(settings) / str(partition), VIEWS)
         store.begin(START, {}, partition)
         for done in range(epoch + 1):
-            store.put([], done, START, START, partition)
+            store.put([], done, START, START, partition, START)
         store.close()
 
 
