@@ -22,7 +22,7 @@ from infra.services import services
 from runtime.settings import Settings
 from runtime.spark import CATALOG, session
 from serving.wait import wait
-from tests.services import batch, feed, shop
+from tests.services import SHORT_LIVED, batch, feed, shop
 
 hypothesis.register_profile("anabranch", deadline=None)  # a law does not fail because the machine is busy
 hypothesis.load_profile("anabranch")
@@ -54,8 +54,8 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Settings]:
         patch.setenv("ANABRANCH_SPEED__BATCH_SERVICES", '["bulk-import"]')
         patch.setenv("ANABRANCH_BATCH__IDLE_SECONDS", "15")
         patch.setenv("ANABRANCH_BATCH__RETRY_SECONDS", "1")
-        for program in ("SPARK", "TRINO"):  # over before it pays to compile them well
-            patch.setenv(f"ANABRANCH_{program}__JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+        for program in ("SPARK", "TRINO"):
+            patch.setenv(f"ANABRANCH_{program}__JAVA_OPTIONS", SHORT_LIVED)
         lines: list[str] = []
         try:
             yield local_platform.up(lines.append)

@@ -44,6 +44,10 @@ from views.registry import all_views
 
 ROOT = Path(__file__).resolve().parent.parent
 
+SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""Options of JVMs that are over before it pays to compile well. As much room for code as without them: with the 48 MB
+of the first level alone `verify` of many views died of it."""
+
 READ = {
     "order_latest": "SELECT guest_ref, ref, status, country, currency, total FROM {0}",
     "revenue": "SELECT hour, country, currency, orders, revenue FROM {0}",

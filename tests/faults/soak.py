@@ -37,7 +37,7 @@ from tests.faults.catalogue import Fault, catalogue
 from tests.faults.disk import used
 from tests.faults.places import Checker
 from tests.faults.scene import SERVICES, Scene
-from tests.services import run, start
+from tests.services import SHORT_LIVED, run, start
 
 SAMPLE_SECONDS = 20.0
 LOAD_SEED = 9_002
@@ -48,7 +48,7 @@ GROWING = ("checkpoints", "identities", "histories", "data/minio", "data/kafka",
 FASTER = {
     "ANABRANCH_BATCH__SCHEDULE": "", "ANABRANCH_ARCHIVER__MAX_AGE_SECONDS": "5", "ANABRANCH_SPEED__BUCKET_EPOCHS": "16",
     "ANABRANCH_SPEED__TRIGGER_SECONDS": "5", "ANABRANCH_BATCH__KEEP_PUBLICATIONS": "3",
-    **{f"ANABRANCH_{program}__JAVA_OPTIONS": "-XX:TieredStopAtLevel=1" for program in ("SPARK", "TRINO")},
+    **{f"ANABRANCH_{program}__JAVA_OPTIONS": SHORT_LIVED for program in ("SPARK", "TRINO")},
 }  # fmt: skip
 """What is shorter than it is by default, so that an hour has many epochs, objects, buckets and publications in it, and
 still leaves two cores time for what is killed to start again."""
