@@ -6,7 +6,7 @@ UV_VERSION := 0.13.8
 UV := $(shell command -v uv 2>/dev/null || echo $(CACHE)/uv/bin/uv)
 RUN := $(UV) run --frozen
 
-.PHONY: help setup up down status demo test slow lint unit property integration ui faults faults-rest soak test-compose bench clean chromium
+.PHONY: help setup up down status demo test slow lint unit property integration ui faults faults-rest soak test-compose audit sbom bench clean chromium
 
 help: ## show this
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,6 +81,13 @@ soak: setup ## faults upon faults under load: make soak MINUTES=60 SEED=1; figur
 
 test-compose: setup ## docker-compose.yml in real containers; needs root, docker with compose, debootstrap
 	$(RUN) pytest -v -m compose
+
+audit: setup ## known holes in what is locked (asks osv.dev), for Python
+	$(UV) audit --frozen
+
+sbom: setup ## what the product is made of, with licences: test-results/sbom.json, CycloneDX
+	@mkdir -p test-results
+	$(UV) export --quiet --frozen --no-dev --format cyclonedx1.5 | $(RUN) python -m infra.artifacts.sbom > test-results/sbom.json
 
 bench: setup ## freshness and throughput, measured on a platform of its own
 	$(RUN) python -m bench.run

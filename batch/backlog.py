@@ -33,19 +33,13 @@ def archived_vector(connection: Connection) -> Vector:
 
 def served_vectors(connection: Connection) -> list[Vector]:
     """For each view that is served: up to where its batch side was folded."""
-    rows = connection.execute(
-        "SELECT DISTINCT ON (v.view) v.vector FROM publication_views v JOIN publications p USING (publication) "
-        "WHERE p.state = 'finished' AND v.withdrawn_at IS NULL ORDER BY v.view, v.publication DESC"
-    ).fetchall()
-    return [from_json(row["vector"]) for row in rows]
+    return [from_json(row["vector"]) for row in connection.execute("SELECT vector FROM served").fetchall()]
 
 
 def stands_on_an_earlier(connection: Connection) -> bool:
     """Whether a view that is served stands on another generation than the newest: its speed side stands still."""
     row = connection.execute(
-        "SELECT EXISTS (SELECT 1 FROM (SELECT DISTINCT ON (v.view) p.pipeline, v.generation FROM publication_views v "
-        "JOIN publications p USING (publication) WHERE p.state = 'finished' AND v.withdrawn_at IS NULL "
-        "ORDER BY v.view, v.publication DESC) s "
+        "SELECT EXISTS (SELECT 1 FROM served s "
         "WHERE s.generation < (SELECT max(g.generation) FROM generations g WHERE g.pipeline = s.pipeline)) AS earlier"
     ).fetchone()
     return row == {"earlier": True}

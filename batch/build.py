@@ -165,11 +165,7 @@ def _since(
 
 def _served(spark: SparkSession, ops: Connection, view: View, boundary: Boundary) -> Base | None:
     """What is served of ``view``, or None if it has no batch side or was folded by other code."""
-    row = ops.execute(
-        "SELECT v.* FROM publication_views v JOIN publications p USING (publication) "
-        "WHERE v.view = %s AND p.state = 'finished' AND v.withdrawn_at IS NULL ORDER BY v.publication DESC LIMIT 1",
-        (view.name,),
-    ).fetchone()
+    row = ops.execute("SELECT * FROM served WHERE view = %s", (view.name,)).fetchone()
     if row is None or row["snapshot"] is None:
         return None
     if folded_by(spark, batch_name(view), row["snapshot"]) != code_version():

@@ -103,8 +103,8 @@ def _broken(query: Query, found: Coverage) -> str:
         where = f"{before + 1} to {offset - 1} are missing" if offset > before else f"{offset} is there twice"
     return (
         f"{found.table}, partition {found.partition}: its rows stand for {found.offsets} offsets and end at "
-        f"{found.end}, first fault: {where}. The table is made from the raw objects and can be made anew: drop it in "
-        f"Trino (DROP TABLE {found.table}) and run anabranch batch --full"
+        f"{found.end}, first fault: {where}. The table is made from the raw objects and can be made anew: anabranch "
+        f"drop {found.table.removeprefix('lake.').replace(chr(34), '')}, then anabranch batch --full"
     )
 
 

@@ -77,11 +77,7 @@ _PINNED = """
     SELECT v.view, coalesce(v.restores, v.publication) AS publication FROM publication_views v
     JOIN publications p USING (publication) WHERE p.state = 'started'
     UNION
-    SELECT * FROM (
-        SELECT DISTINCT ON (v.view) v.view, coalesce(v.restores, v.publication) FROM publication_views v
-        JOIN publications p USING (publication) WHERE p.state = 'finished' AND v.withdrawn_at IS NULL
-        ORDER BY v.view, v.publication DESC
-    ) AS served
+    SELECT view, coalesce(restores, publication) FROM served
 """
 """Pairs that are served, or about to be; a rollback counts as what it restored."""
 

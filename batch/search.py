@@ -172,7 +172,7 @@ def in_topics(settings: Settings, wanted: Wanted) -> list[InTopic]:
     there = admin(settings).list_topics(timeout=TIMEOUT).topics
     topics = {name: InTopic(f"kafka: {name}") for name in sorted(there) if not name.startswith("__")}
     consumer = Consumer({
-        "bootstrap.servers": settings.kafka.bootstrap, "group.id": "anabranch-search", "enable.auto.commit": False,
+        **settings.kafka.client(), "group.id": "anabranch-search", "enable.auto.commit": False,
         "isolation.level": "read_uncommitted", "enable.partition.eof": True, "auto.offset.reset": "earliest",
         "fetch.message.max.bytes": 64 * 1024 * 1024, "log_level": 3,
     })  # fmt: skip

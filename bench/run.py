@@ -88,7 +88,7 @@ def await_(condition: Callable[[], bool], seconds: float = 600) -> None:
 def consume(settings: Settings, use: Callable[[bytes], None]) -> int:
     """Read all events from the beginning with a plain consumer. Returns how many."""
     ends = end_offsets(settings)[EVENT]
-    consumer = Consumer({"bootstrap.servers": settings.kafka.bootstrap, "group.id": "bench", "log_level": 3})
+    consumer = Consumer({**settings.kafka.client(), "group.id": "bench", "log_level": 3})
     consumer.assign([TopicPartition(EVENT, partition, 0) for partition in ends])
     wanted, read = sum(ends.values()), 0
     while read < wanted:
@@ -133,7 +133,7 @@ def freshness(settings: Settings, rate: int, seconds: int) -> tuple[list[float],
 
     def watch() -> None:
         ends = end_offsets(settings)[EVENT]
-        consumer = Consumer({"bootstrap.servers": settings.kafka.bootstrap, "group.id": "bench-w", "log_level": 3})
+        consumer = Consumer({**settings.kafka.client(), "group.id": "bench-w", "log_level": 3})
         consumer.assign([TopicPartition(EVENT, partition, end) for partition, end in ends.items()])
         while not over.is_set():
             for message in consumer.consume(1000, 0.1):

@@ -78,7 +78,7 @@ class Changes:
         known = place in self._stores
         store = self._store(place)
         if not known:
-            catch_up(self._settings.kafka.bootstrap, store, *place, first.offset, appended, horizon)
+            catch_up(self._settings.kafka, store, *place, first.offset, appended, horizon)
         if appended - self._forgot.get(place, 0) > FORGET_SECONDS * 1_000_000:
             store.forget(appended)
             self._forgot[place] = appended

@@ -122,7 +122,7 @@ class Deriver:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._producer = Producer({
-            "bootstrap.servers": settings.kafka.bootstrap, "transactional.id": GROUP, "log_level": 3,
+            **settings.kafka.client(), "transactional.id": GROUP, "log_level": 3,
             "compression.type": "lz4", "linger.ms": 5, "batch.size": 512 * 1024,
             "message.max.bytes": MAX_DERIVED_BYTES, "queue.buffering.max.kbytes": 262_144,
         })  # fmt: skip

@@ -10,24 +10,22 @@ from runtime import ops
 from runtime.errors import ContractError, TransientError
 from runtime.settings import Settings
 
-SERVED = (
-    "SELECT coalesce(min(g.erasures), 0) AS erasures FROM (SELECT DISTINCT ON (v.view) v.view, p.pipeline, "
-    "v.generation FROM publication_views v JOIN publications p USING (publication) WHERE p.state = 'finished' "
-    "AND v.withdrawn_at IS NULL ORDER BY v.view, v.publication DESC) AS served "
-    "JOIN generations g USING (pipeline, generation)"
-)
+SERVED = "SELECT coalesce(min(g.erasures), 0) AS erasures FROM served JOIN generations g USING (pipeline, generation)"
 """The erasures that everything served has taken in: those of the generations that it stands on."""
 
 REFRESH_SECONDS = 5.0
 
 
-def recorded(settings: Settings, connection: ops.Connection, upto: int | None = None) -> Erased:
-    """The erasures 1 … ``upto``; by default all.
+def recorded(settings: Settings, connection: ops.Connection, upto: int | None = None, pending: bool = True) -> Erased:
+    """The erasures 1 … ``upto``; by default all. ``pending``: with the refs, in clear, of those that are not finished:
+    who reads the columnar archive needs them, and others may not ask for them.
 
     Raises ContractError if they were made with another secret: nobody could tell whom they are of.
     """
     rows = connection.execute(
-        "SELECT * FROM erasures WHERE %(upto)s::int IS NULL OR erasure <= %(upto)s ORDER BY erasure", {"upto": upto}
+        f"SELECT erasure, digest, secret_check, names{', ref' if pending else ''} FROM erasures "
+        "WHERE %(upto)s::int IS NULL OR erasure <= %(upto)s ORDER BY erasure",
+        {"upto": upto},
     ).fetchall()
     if not rows:
         return NOBODY
@@ -37,7 +35,7 @@ def recorded(settings: Settings, connection: ops.Connection, upto: int | None = 
             "the list of erased guests was made with another erasure_secret than the settings have: without it they "
             "would come back. Restore settings.json"
         )
-    refs = tuple(row["ref"] for row in rows if row["ref"] is not None)
+    refs = tuple(row["ref"] for row in rows if row.get("ref") is not None)
     names = {name: length for row in rows for name, length in row["names"].items()}
     return Erased(
         secret, frozenset(row["digest"] for row in rows), refs, rows[-1]["erasure"],
@@ -45,10 +43,10 @@ def recorded(settings: Settings, connection: ops.Connection, upto: int | None = 
     )  # fmt: skip
 
 
-def served(settings: Settings, connection: ops.Connection) -> Erased:
+def served(settings: Settings, connection: ops.Connection, pending: bool = True) -> Erased:
     """The erasures that everything served has taken in. What is stored for good leaves these out, and no others: a
     batch side that counts somebody can still be built from it."""
-    return recorded(settings, connection, served_number(connection))
+    return recorded(settings, connection, served_number(connection), pending)
 
 
 def served_number(connection: ops.Connection) -> int:
@@ -98,6 +96,8 @@ class Watched:
     def _read(self) -> Erased:
         try:
             with ops.connect(self._settings) as connection:
-                return (served if self._only_served else recorded)(self._settings, connection)
+                if self._only_served:
+                    return served(self._settings, connection, pending=False)
+                return recorded(self._settings, connection, pending=False)
         except psycopg.Error as error:
             raise TransientError(f"the operations database did not answer: {error}") from error

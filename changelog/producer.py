@@ -34,7 +34,7 @@ class ChangelogProducer:
     def __init__(self, settings: Settings, rate: float = 0) -> None:
         self._producer = Producer(
             {
-                "bootstrap.servers": settings.kafka.bootstrap,
+                **settings.kafka.client(),
                 "log_level": 3,  # what is retried is not worth a line; what fails is raised
                 "enable.idempotence": True,
                 "acks": "all",

@@ -46,7 +46,7 @@ class Reader:
         self.positions: Vector = {topic: dict(partitions) for topic, partitions in positions.items()}
         self._admin: AdminClient | None = None
         self._consumer = Consumer({
-            "bootstrap.servers": settings.kafka.bootstrap, "group.id": group, "enable.auto.commit": False,
+            **settings.kafka.client(), "group.id": group, "enable.auto.commit": False,
             "isolation.level": "read_committed", "auto.offset.reset": "error", "enable.partition.eof": True,
             "fetch.wait.max.ms": wait_ms,
             "queued.max.messages.kbytes": 32_768, "fetch.message.max.bytes": 16 * 1024 * 1024, "log_level": 3,

@@ -13,6 +13,7 @@ from changelog.erased import NOBODY, Erased
 from changelog.identities import SLACK_SECONDS, Identities, Row, digest
 from changelog.topics import offsets_at
 from runtime.errors import TransientError
+from runtime.settings import Kafka
 
 SILENCE_SECONDS = 20.0
 
@@ -35,7 +36,7 @@ def rows_of(classified: pa.RecordBatch) -> list[Row]:
 
 
 def catch_up(
-    bootstrap: str,
+    kafka: Kafka,
     store: Identities,
     topic: str,
     partition: int,
@@ -51,9 +52,9 @@ def catch_up(
         return
     if first - reached > WORTH_ASKING:
         back = appended // 1_000_000 - horizon_seconds - SLACK_SECONDS
-        since = offsets_at(bootstrap, topic, partition, datetime.fromtimestamp(max(0, back), UTC))
+        since = offsets_at(kafka, topic, partition, datetime.fromtimestamp(max(0, back), UTC))
         reached = max(reached, since)
-    for batch in _read(bootstrap, topic, partition, reached, first):
+    for batch in _read(kafka, topic, partition, reached, first):
         classified = classify_batch(batch, erased)
         rows = rows_of(classified)
         changes = [row for row, kind in zip(rows, classified.column("kind").to_pylist(), strict=True) if kind == CHANGE]
@@ -61,9 +62,9 @@ def catch_up(
     store.mark([], first)
 
 
-def _read(bootstrap: str, topic: str, partition: int, first: int, end: int) -> Iterator[pa.RecordBatch]:
+def _read(kafka: Kafka, topic: str, partition: int, first: int, end: int) -> Iterator[pa.RecordBatch]:
     """The committed records of a topic-partition with ``first`` <= offset < ``end``; ``end`` is a record's offset."""
-    consumer = _consumer(bootstrap)
+    consumer = _consumer(kafka)
     deadline = time.monotonic() + SILENCE_SECONDS
     try:
         consumer.assign([TopicPartition(topic, partition, first)])
@@ -98,12 +99,12 @@ def _read(bootstrap: str, topic: str, partition: int, first: int, end: int) -> I
         consumer.unassign()
 
 
-def _consumer(bootstrap: str) -> Consumer:
+def _consumer(kafka: Kafka) -> Consumer:
     """This process's consumer; making one takes longer than reading what lies between two transactions."""
-    if bootstrap not in _consumers:
-        _consumers[bootstrap] = Consumer(
+    if kafka.bootstrap not in _consumers:
+        _consumers[kafka.bootstrap] = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **kafka.client(),
                 "group.id": "anabranch-identities",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
@@ -111,4 +112,4 @@ def _consumer(bootstrap: str) -> Consumer:
                 "log_level": 3,
             }
         )
-    return _consumers[bootstrap]
+    return _consumers[kafka.bootstrap]

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetS
 
 from changelog.positions import Vector
 from runtime.errors import ContractError, TransientError
-from runtime.settings import Settings
+from runtime.settings import Kafka, Settings
 
 TIMEOUT = 30.0
 MAX_RECORD_BYTES = 16 * 1024 * 1024
@@ -28,7 +28,7 @@ _LATER = (KafkaError.COORDINATOR_LOAD_IN_PROGRESS, KafkaError.COORDINATOR_NOT_AV
 
 def admin(settings: Settings) -> AdminClient:
     """A new admin client."""
-    return AdminClient({"bootstrap.servers": settings.kafka.bootstrap, "socket.timeout.ms": 20_000, "log_level": 3})
+    return AdminClient({**settings.kafka.client(), "socket.timeout.ms": 20_000, "log_level": 3})
 
 
 def ensure_topics(
@@ -147,7 +147,7 @@ def committed_offsets(settings: Settings, group: str, topics: Iterable[str]) -> 
     places = [TopicPartition(topic, p) for topic in topics for p in range(settings.kafka.partitions)]
     # asked as a consumer: librdkafka's admin client crashes where the coordinator is still loading
     consumer = Consumer({
-        "bootstrap.servers": settings.kafka.bootstrap, "group.id": group, "isolation.level": "read_uncommitted",
+        **settings.kafka.client(), "group.id": group, "isolation.level": "read_uncommitted",
         "log_level": 3,
     })  # fmt: skip
     deadline = time.monotonic() + TIMEOUT
@@ -214,10 +214,18 @@ def offsets(
     return vector
 
 
+_FORBIDDEN = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
+
+
 def is_fatal(error: KafkaError) -> bool:
     """Whether a client does nothing any more and another one has to be made: it was fenced, for instance, by the name
-    that it had in a group before the broker died. The client's own ``fatal()`` knows only errors that come alone."""
-    return error.fatal() or error.code() == KafkaError._FATAL
+    that it had in a group before the broker died, or it may not do what it does. The client's own ``fatal()`` knows
+    only errors that come alone."""
+    return error.fatal() or error.code() in (KafkaError._FATAL, *_FORBIDDEN)
 
 
 LOST_TAIL = (
@@ -238,9 +246,10 @@ def check_not_beyond(who: str, positions: Vector, ends: Vector) -> None:
         raise ContractError(f"{who} has read {', '.join(beyond)}: {LOST_TAIL}")
 
 
-def offsets_at(bootstrap: str, topic: str, partition: int, time: datetime) -> int:
+def offsets_at(kafka: Kafka, topic: str, partition: int, time: datetime) -> int:
     """The first offset appended at or after ``time``; the end of the log if there is none."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "anabranch-lookup"})
+    # quiet: it is gone before its client knows whom to ask of the group, which nobody wants to know; errors are raised
+    consumer = Consumer({**kafka.client(), "group.id": "anabranch-lookup", "log_level": 0})
     try:
         asked = TopicPartition(topic, partition, int(time.timestamp() * 1000))
         (found,) = consumer.offsets_for_times([asked], timeout=TIMEOUT)

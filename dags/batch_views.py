@@ -54,21 +54,18 @@ with DAG(
     @task
     def check_quality() -> dict[str, int]:
         """Raises QualityError, which is not retried; returns the number of new records of each table."""
-        from airflow.providers.trino.hooks.trino import TrinoHook
-
         from batch.quality import check_archive
+        from runtime import trino
 
-        return check_archive(TrinoHook("trino_default").get_records, settings)
+        return check_archive(lambda sql: trino.execute(trino.connect(settings), sql)[1], settings)
 
     @task
     def compare(run: str) -> dict[str, int]:
         """Returns how many rows differ, by view. Raises QualityError, which is not retried, where nothing says why."""
-        from airflow.providers.trino.hooks.trino import TrinoHook
-
         from runtime.errors import QualityError
         from serving.compare import compare, described
 
-        report = compare(settings, run, TrinoHook("trino_default").get_conn())
+        report = compare(settings, run)
         print(described(report))
         if report.unexplained:
             raise QualityError(

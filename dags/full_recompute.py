@@ -85,8 +85,6 @@ with DAG(
     @task
     def compare(run: str, **context: Any) -> dict[str, int]:
         """Returns the number of rows that differ, by view; the report is noted beside the run."""
-        from airflow.providers.trino.hooks.trino import TrinoHook
-
         from serving.beside import show
         from serving.compare import compare, described
 
@@ -94,7 +92,7 @@ with DAG(
 
         if params["location"] != "batch":
             show(settings, run)
-        report = compare(settings, run, TrinoHook("trino_default").get_conn())
+        report = compare(settings, run)
         print(described(report))
         return {view.view: view.differing for view in report.views}
 

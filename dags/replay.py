@@ -10,7 +10,7 @@ differ from what is served.
 
 When a task fails: `options` names a location that is taken, or a position that it cannot read; that is not worth
 trying again. `build` and `report`: as in full_recompute. Remove a location that is no longer needed with
-`DROP TABLE lake.LOCATION.VIEW_states` and `DROP VIEW lake.LOCATION.VIEW`.
+`anabranch drop LOCATION`.
 """
 
 from typing import Any
@@ -71,8 +71,6 @@ with DAG(
     @task
     def report(run: str, **context: Any) -> dict[str, Any]:
         """Returns the rows of each view and, for a replay from the beginning, how many of them differ."""
-        from airflow.providers.trino.hooks.trino import TrinoHook
-
         from serving.beside import show
         from serving.compare import compare, described
 
@@ -80,7 +78,7 @@ with DAG(
 
         found: dict[str, Any] = {"rows": show(settings, run)}
         if not params["position"]:
-            compared = compare(settings, run, TrinoHook("trino_default").get_conn())
+            compared = compare(settings, run)
             print(described(compared))
             found["differing"] = {view.view: view.differing for view in compared.views}
         return found

@@ -34,6 +34,9 @@ STOP_SECONDS = {"airflow-scheduler": 10, "airflow-triggerer": 3}
 """The scheduler waits for its running tasks, the triggerer for its triggers. What is still at work after this is ended,
 and begins again after the start."""
 
+ROLES = {"engineer": "user"}
+"""What people beside the administrator may do in the interface: look, run DAGs, and clear tasks."""
+
 JOBS = {
     "airflow-scheduler": "SchedulerJob",
     "airflow-dag-processor": "DagProcessorJob",
@@ -76,6 +79,7 @@ def services(settings: Settings) -> list[Service]:
                 name,
                 [sys.executable, "-m", "infra.launch", sys.executable, "-m", "airflow", *command],
                 environment=given,
+                identity="batch",
                 url=url(settings) if api else health,
                 stop_seconds=STOP_SECONDS.get(name, 10),
                 login=(settings.airflow.user, settings.airflow.password) if api else None,
@@ -95,7 +99,9 @@ def configuration(settings: Settings) -> dict[str, dict[str, str]]:
             "executor": "LocalExecutor",
             "parallelism": "4",  # so many workers are started at once and kept
             "hostname_callable": "socket.gethostname",  # the default asks the DNS
-            "simple_auth_manager_users": f"{airflow.user}:admin",
+            "simple_auth_manager_users": ",".join(
+                [f"{airflow.user}:admin", *(f"{name}:{ROLES[name]}" for name in airflow.people)]
+            ),
             "simple_auth_manager_passwords_file": str(home(settings) / "passwords.json"),
             "fernet_key": airflow.fernet_key.get_secret_value(),
             **({"execution_api_server_url": f"{airflow.api_url}/execution/"} if airflow.api_url else {}),
@@ -137,16 +143,8 @@ def database_url(database: Database) -> str:
 
 
 def connections(settings: Settings) -> dict[str, str]:
-    """Airflow's connections, by id: what DAGs know of our settings."""
-    trino = {
-        "conn_type": "trino",
-        "host": settings.trino.host,
-        "port": settings.trino.port,
-        "login": settings.trino.user,
-        "extra": {"catalog": "lake", "timezone": "UTC"},
-    }
-    spark = {"conn_type": "spark", "host": settings.spark.master}
-    return {"spark_default": json.dumps(spark), "trino_default": json.dumps(trino)}
+    """Airflow's connections, by id: where its operators find Spark. Everything else DAGs ask our own functions for."""
+    return {"spark_default": json.dumps({"conn_type": "spark", "host": settings.spark.master})}
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -188,6 +186,7 @@ def write_configuration(settings: Settings) -> None:
         lines += [f"{key} = {value}".replace("%", "%%") for key, value in options.items()]
     write_private(home(settings) / "airflow.cfg", "\n".join(lines) + "\n")
     passwords = {settings.airflow.user: settings.airflow.password.get_secret_value()}
+    passwords |= {name: password.get_secret_value() for name, password in settings.airflow.people.items()}
     write_private(home(settings) / "passwords.json", json.dumps(passwords) + "\n")
     defaults = "".join(f"{key} {value}\n" for key, value in submit_conf(settings, settings.batch.driver_memory).items())
     write_private(spark_directory(settings) / "spark-defaults.conf", defaults)

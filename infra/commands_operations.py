@@ -17,7 +17,7 @@ from serving import watch as watching
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    for command in (maintenance, watch, backup, restore):
+    for command in (maintenance, drop, watch, backup, restore):
         app.command()(command)
 
 
@@ -39,6 +39,18 @@ def maintenance(
     for name, value in report.items():
         typer.echo(f"{name.replace('_', ' ')}: {value}")
     Console().print(table)
+
+
+def drop(
+    what: Annotated[str, typer.Argument(help="archive.order, …, or a location of runs beside what is served")],
+    as_json: AsJson = False,
+) -> None:
+    """Delete tables that can be made anew, with their files: one of the columnar archive, or those at a location.
+
+    What is served does not notice. The next batch run reads the raw objects again.
+    """
+    dropped = spark_job("batch.drop", [what], "drop")["dropped"]
+    typer.echo(json.dumps({"dropped": dropped}) if as_json else f"dropped: {', '.join(dropped)}")
 
 
 def watch(as_json: AsJson = False) -> None:

@@ -18,10 +18,13 @@ from pathlib import Path
 from string import Template
 from typing import Any, Literal
 
+from infra.certificates import is_good, make_certificate
 from infra.configuration import (
     KAFKA_LOG,
     Node,
+    Outside,
     kafka_flags,
+    kafka_format,
     kafka_properties,
     minio_environment,
     postgres_options,
@@ -31,6 +34,7 @@ from infra.configuration import (
     trino_node,
 )
 from infra.home import Ports, choose_base, completed, generated
+from infra.identities import IDENTITIES, acting_as, file_of
 from runtime.errors import TerminalError
 from runtime.settings import Settings, read
 from runtime.version import ROOT
@@ -39,6 +43,12 @@ ARTIFACTS = Path("/opt/anabranch-artifacts")
 """Where our image keeps jars; see ``infra/images/app/Dockerfile``."""
 
 KAFKA_PORT, CONTROLLER_PORT, POSTGRES_PORT, HTTP_PORT, CONNECT_PORT, MINIO_PORT = 9092, 9093, 5432, 8080, 8083, 9000
+TRINO_PORT = 8443
+CERTIFICATE = Path("/run/secrets/certificate")
+"""Where containers find by what to know the query engine."""
+TLS, HOSTS = Path("/etc/anabranch/tls.pem"), ("trino", "localhost", "127.0.0.1")
+"""The query engine's certificate with its key, and what it is called."""
+
 SECOR_TEMPLATE = ROOT / "infra" / "secor" / "secor.properties"
 
 
@@ -91,9 +101,17 @@ def init(
             "log is not taken from one to the other: make another directory (--to), and fill its log by replay"
         )
     full = "full" in profiles
-    settings_text = json.dumps(merged(completed(written), addresses(written["port_base"], size, full)), indent=1) + "\n"
+    settings_text = (
+        json.dumps(merged(completed(written, directory), addresses(written["port_base"], size, full)), indent=1) + "\n"
+    )
     place(path, settings_text)
     settings = read(path)
+    for name in IDENTITIES:
+        place(directory / "logins" / f"{name}.json", file_of(settings, name))
+    if not is_good(directory / "tls" / "certificate.pem", HOSTS):
+        public, private = make_certificate(HOSTS)
+        place(directory / "tls" / "server.pem", private)
+        place(directory / "tls" / "certificate.pem", public)
     cluster = directory / "kafka" / "cluster-id"
     if not cluster.exists():
         place(cluster, str(uuid.uuid4()))
@@ -133,7 +151,7 @@ def addresses(base: int, size: Size, full: bool) -> dict[str, Any]:
             "min_insync_replicas": max(1, size.brokers - 1),
         },
         "s3": {"endpoint": f"http://minio:{MINIO_PORT}"},
-        "trino": {"host": "trino", "port": HTTP_PORT},
+        "trino": {"host": "trino", "port": TRINO_PORT, "ca_file": str(CERTIFICATE)},
         **dict.fromkeys(("catalog", "ops", "shop"), database),
         "cdc": {
             "database": database,
@@ -164,6 +182,7 @@ def files(settings: Settings, size: Size) -> dict[str, str]:
     made = {
         "kafka/log4j2.properties": KAFKA_LOG,
         "kafka/java.args": "\n".join(kafka_flags(kafka / "log4j2.properties")) + "\n",
+        "kafka/format.arguments": kafka_format(settings),
     }
     for (number, host), port in zip(brokers.items(), outside, strict=True):
         node = Node("0.0.0.0", host, KAFKA_PORT, Path("/var/lib/kafka/data"))
@@ -185,30 +204,29 @@ def trino(settings: Settings, size: Size) -> dict[str, str]:
     """``/etc/trino`` of the coordinator and of the workers, as the official image reads it."""
     plugins, catalogs, data = Path("/usr/lib/trino/plugin"), Path("/etc/trino/catalog"), Path("/data/trino")
     coordinator, worker = Node("0.0.0.0", "trino", HTTP_PORT, data), Node("0.0.0.0", "", HTTP_PORT, data)
-    uri = f"http://{coordinator.host}:{coordinator.port}"
+    outside, uri = Outside(TRINO_PORT, TLS, catalogs.parent), f"http://{coordinator.host}:{coordinator.port}"
+    works = not size.trino_workers
     made = {}
     for name, node, server in (
-        (
-            "coordinator",
-            coordinator,
-            trino_files(settings, coordinator, plugins, catalogs, works=not size.trino_workers),
-        ),
-        ("worker", worker, trino_files(settings, worker, plugins, catalogs, coordinator=uri)),
+        ("coordinator", coordinator, trino_files(settings, coordinator, plugins, catalogs, outside, works=works)),
+        ("worker", worker, trino_files(settings, worker, plugins, catalogs, None, coordinator=uri)),
     ):
-        for file, values in server.items():
-            made[f"{name}/{file}"] = properties(values)
+        for file, text in server.items():
+            made[f"{name}/{file}"] = text
         made[f"{name}/node.properties"] = properties(trino_node(node, "compose"))
         made[f"{name}/jvm.config"] = "\n".join(trino_flags(settings)) + "\n"
     return made
 
 
 def secor(settings: Settings) -> dict[str, str]:
-    """What Secor's properties leave open. One seed broker is enough to find the others."""
+    """What Secor's properties leave open. One seed broker is enough to find the others. It is the archiver."""
+    settings = acting_as(settings, "archiver")
     host, _, port = settings.kafka.bootstrap.partition(",")[0].partition(":")
     return {
         "group": settings.archiver.group,
         "broker_host": host,
         "broker_port": port,
+        "login": settings.kafka.java()["sasl.jaas.config"],
         "endpoint": settings.s3.endpoint,
         "access_key": settings.s3.access_key,
         "secret_key": settings.s3.secret_key.get_secret_value(),
@@ -228,8 +246,11 @@ def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def place(path: Path, text: str) -> None:
-    """Write a file that everybody may read who can enter its directory, in one step."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file that everybody may read who can enter its directory, in one step. Directories that it makes can be
+    entered by everybody, whatever the umask: they are mounted."""
+    for directory in [one for one in reversed(path.parents) if not one.exists()]:
+        directory.mkdir()
+        directory.chmod(0o755)
     scratch = path.with_name(f"{path.name}.{os.getpid()}")
     scratch.write_text(text)
     scratch.chmod(0o644)

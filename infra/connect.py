@@ -19,7 +19,8 @@ SECONDS_TO_STOP = 20
 def service(settings: Settings, programs: Programs) -> Service:
     """The worker. Writes its configuration; a second call writes the same."""
     config = settings.home / "config" / "connect"
-    write_private(secrets_path(settings), f"password={settings.cdc.database.password.get_secret_value()}\n")
+    database = settings.cdc.database.password.get_secret_value()
+    write_private(secrets_path(settings), properties({"password": database}))
     write_private(config / "worker.properties", properties(configuration(settings, programs)))
     write_private(
         config / "log4j2.properties",
@@ -37,8 +38,10 @@ def service(settings: Settings, programs: Programs) -> Service:
 def configuration(settings: Settings, programs: Programs) -> dict[str, str]:
     """``worker.properties``."""
     replication, url = str(settings.kafka.replication_factor), urlsplit(settings.cdc.connect_url)
+    login = {key: value for key, value in settings.kafka.java().items() if key != "bootstrap.servers"}
     return {
-        "bootstrap.servers": settings.kafka.bootstrap,
+        **settings.kafka.java(),
+        **{f"{client}.{key}": value for client in ("producer", "consumer", "admin") for key, value in login.items()},
         "group.id": "anabranch-connect",
         "listeners": f"http://{settings.cdc.connect_listen}:{url.port}",
         "rest.advertised.host.name": str(url.hostname),

@@ -11,11 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from infra.artifacts.install import Programs
+from infra.certificates import is_good, make_certificate
+from infra.identities import ADMIN, IDENTITIES, ORCHESTRATING, file_of
 from runtime.errors import PreflightError
-from runtime.settings import Profile, Settings, home_directory
+from runtime.settings import Profile, Settings, home_directory, read
 
 BASES = range(29000, 19000, -1000)
 """Where the ports of a new home may begin, in order of preference; all below the range of outgoing connections."""
+
+HOSTS = ("localhost", "127.0.0.1")
+"""What the query engine is called."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,11 @@ class Ports:
     @property
     def trino(self) -> int:
         return self.base + 80
+
+    @property
+    def trino_inside(self) -> int:
+        """Where its nodes speak with each other."""
+        return self.base + 82
 
     @property
     def airflow(self) -> int:
@@ -71,6 +81,7 @@ class Ports:
             self.supervisor,
             self.spark_ui,
             self.trino,
+            self.trino_inside,
             self.airflow,
             self.connect,
             self.kafka,
@@ -117,17 +128,36 @@ def initialise(programs: Programs, profile: Profile | None = None, spark_classes
     """
     home = home_directory()
     home.mkdir(parents=True, exist_ok=True)
+    home.chmod(0o700)  # what is in it is guests' too
     path = home / "settings.json"
     written = json.loads(path.read_text()) if path.exists() else generated(Ports(choose_base()))
-    written = completed(written)
+    written = completed(written, home)
     written["profile"] = profile or written.get("profile", "core")
+    written["trino"]["ca_file"] = str(certificate_file(home))
     written["spark"] = {
         **written.get("spark", {}),
         "jars": str(programs.spark_jars),
         "classes": str(spark_classes) if spark_classes else None,
     }
     write_private(path, json.dumps(written, indent=1) + "\n")
-    return Settings()
+    if not is_good(certificate_file(home), HOSTS):
+        public, private = make_certificate(HOSTS)
+        write_private(certificate_file(home).with_name("server.pem"), private)
+        write_private(certificate_file(home), public)
+    settings = Settings()
+    for name in IDENTITIES:  # of what is written: the environment has its say when the file is read
+        write_private(identity_file(settings, name), file_of(read(path), name))
+    return settings
+
+
+def identity_file(settings: Settings, name: str) -> Path:
+    """Where the settings of an identity are."""
+    return settings.home / "logins" / f"{name}.json"
+
+
+def certificate_file(home: Path) -> Path:
+    """By which clients of the home's query engine know that they speak with it; ``server.pem`` beside it is its own."""
+    return home / "config" / "tls" / "certificate.pem"
 
 
 def generated(ports: Ports) -> dict[str, Any]:
@@ -135,17 +165,28 @@ def generated(ports: Ports) -> dict[str, Any]:
     return {
         "port_base": ports.base,
         "created_at": datetime.now(UTC).isoformat(),
-        "kafka": {"bootstrap": f"127.0.0.1:{ports.kafka}"},
+        "kafka": {"bootstrap": f"127.0.0.1:{ports.kafka}", "user": ADMIN, "password": secrets.token_urlsafe(24)},
         "s3": {"endpoint": f"http://127.0.0.1:{ports.minio}", "secret_key": secrets.token_urlsafe(24)},
-        "trino": {"port": ports.trino},
+        "trino": {
+            "port": ports.trino,
+            "user": ADMIN,
+            "password": secrets.token_urlsafe(24),
+            "shared_secret": secrets.token_urlsafe(32),
+        },
         "postgres_password": secrets.token_urlsafe(24),
         "supervisor_password": secrets.token_urlsafe(24),
         **{name: database(name, name, ports) for name in ("catalog", "ops")},
     }
 
 
-def completed(written: dict[str, Any]) -> dict[str, Any]:
-    """Settings with the sections that an earlier version did not know."""
+def completed(written: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Settings with the sections that an earlier version did not know. Raises PreflightError for those of a
+    ``directory`` whose Kafka was made without users: it cannot learn of any."""
+    if "user" not in written["kafka"]:
+        raise PreflightError(
+            f"{directory} was made before the platform's parts had identities of their own, and its Kafka knows none. "
+            "Make another one, and fill its log by replay"
+        )
     ports = Ports(written["port_base"])
     more = {
         "erasure_secret": secrets.token_urlsafe(24),
@@ -153,7 +194,11 @@ def completed(written: dict[str, Any]) -> dict[str, Any]:
         "shop": database("shop", "shop", ports),
         "cdc": cdc_settings(ports),
     }
-    return {**more, **written}
+    known = written.get("identities", {})
+    identities = {name: known.get(name) or secrets.token_urlsafe(24) for name in IDENTITIES}
+    settings = {**more, **written, "identities": identities}
+    settings["airflow"].setdefault("people", {name: secrets.token_urlsafe(12) for name in ORCHESTRATING})
+    return settings
 
 
 def database(name: str, user: str, ports: Ports) -> dict[str, Any]:

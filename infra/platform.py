@@ -11,7 +11,7 @@ import psycopg
 from batch.backup import Backup, backup, backups
 from batch.backup import restore as restore_databases
 from changelog.sources.cdc import capture
-from infra import airflow, prepare, supervise
+from infra import airflow, grants, prepare, supervise
 from infra.airflow_api import AirflowApi
 from infra.artifacts.classes import spark_classes
 from infra.artifacts.install import Programs, install
@@ -95,6 +95,7 @@ def _start(settings: Settings, programs: Programs, say: Say) -> None:
         prepare.buckets(settings)
         guard(settings)
         prepare.topics(settings)
+        grants.log(settings)
         capturing = pool.submit(start_capture, settings, say) if settings.profile == "full" else None
         for name in ("archiver", "derive", "speed", "commands"):
             supervise.start_service(settings, name)
@@ -123,14 +124,13 @@ def _ready(settings: Settings, name: str, say: Say) -> None:
 def _forget_services(settings: Settings, known: set[str]) -> None:
     """Services that the profile no longer has are no longer missed."""
     with ops.connect(settings) as connection:
-        if connection.execute("SELECT to_regclass('services') AS there").fetchone() != {"there": None}:
-            connection.execute("DELETE FROM services WHERE NOT name = ANY(%s)", (sorted(known),))
+        connection.execute("DELETE FROM services WHERE NOT name = ANY(%s)", (sorted(known),))
 
 
 def guard(settings: Settings) -> None:
     """Raise TerminalError where the databases are new and the lake is not: going on would begin another one over it."""
     with psycopg.connect(settings.catalog.dsn) as connection:
-        if connection.execute("SELECT to_regclass('iceberg_tables')").fetchone() == (None,) and backups(settings):
+        if not connection.execute("SELECT 1 FROM iceberg_tables LIMIT 1").fetchone() and backups(settings):
             raise TerminalError(
                 "the databases are empty and there are backups of them in the lake: anabranch down, anabranch restore "
                 "(in containers: docs/containers.md)"

@@ -4,13 +4,12 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import Any
 
-import boto3
 import psycopg
-from botocore.config import Config
 from psycopg import sql
 
+from changelog.archive.store import s3_client
 from changelog.commands.schema import command_topics
 from changelog.derived import BOUNDED, derived_topics
 from changelog.sources.cdc.database import create_shop
@@ -19,6 +18,7 @@ from changelog.sources.cdc.mapper import BAD_TOPIC
 from changelog.sources.cdc.mapping import TABLES
 from changelog.sources.cdc.stream import ensure_topic
 from changelog.topics import ensure_topics
+from infra import grants
 from infra.artifacts.install import Programs
 from infra.home import write_private
 from infra.readiness import superuser
@@ -52,6 +52,10 @@ def _postgres(settings: Settings, programs: Programs) -> None:
     flags = ["--username=postgres", "--auth=scram-sha-256", f"--pwfile={password}", "--encoding=UTF8", "--locale=C"]
     _run(as_other_user([str(programs.postgres / "bin" / "initdb"), "-D", str(directory), *flags]))
     password.unlink()
+    rules = directory / "pg_hba.conf"  # nobody copies the whole cluster: whoever captures the shop may replicate
+    rules.write_text(
+        "".join(line for line in rules.read_text().splitlines(True) if line.split()[1:2] != ["replication"])
+    )
     (directory / "made").touch()
 
 
@@ -62,12 +66,13 @@ def _kafka(settings: Settings, programs: Programs) -> None:
     config = settings.home / "config" / "kafka"
     identity = (config / "cluster-id").read_text()
     storage = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", identity]
-    _run([*kafka_java(settings, programs), *storage, "-c", str(config / "server.properties")])
+    more = f"@{config / 'format.arguments'}"  # a secret, which no process list shows
+    _run([*kafka_java(settings, programs), *storage, "-c", str(config / "server.properties"), more])
 
 
 def databases(settings: Settings) -> None:
-    """Create the roles and databases of the catalog, of operations, of the shop and of Airflow, each for its owner
-    alone, and the role that captures the shop's changes: a catalog of Trino's is that role's."""
+    """Create the roles and databases of the catalog, of operations, of the shop and of Airflow, each for its owner, the
+    role that captures the shop's changes, and the roles of the other identities."""
     wanted = [
         settings.catalog,
         settings.ops,
@@ -78,23 +83,18 @@ def databases(settings: Settings) -> None:
         for database in wanted:
             _database(connection, database)
         capturing = settings.cdc.database
-        _role(connection, capturing, "LOGIN REPLICATION")
-        role, name = sql.Identifier(capturing.user), sql.Identifier(capturing.name)
-        connection.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(name, role))
+        grants.role(connection, capturing.user, capturing.password, "LOGIN REPLICATION")
+        user, name = sql.Identifier(capturing.user), sql.Identifier(capturing.name)
+        connection.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(name, user))
+    grants.databases(settings, superuser(settings))
 
 
 def _database(connection: psycopg.Connection[Any], database: Database) -> None:
-    _role(connection, database, "LOGIN")
+    grants.role(connection, database.user, database.password)
     if not connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", (database.name,)).fetchone():
         name, role = sql.Identifier(database.name), sql.Identifier(database.user)
         connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(name, role))
         connection.execute(sql.SQL("REVOKE CONNECT ON DATABASE {} FROM PUBLIC").format(name))
-
-
-def _role(connection: psycopg.Connection[Any], database: Database, may: LiteralString) -> None:
-    if not connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (database.user,)).fetchone():
-        role, password = sql.Identifier(database.user), sql.Literal(database.password.get_secret_value())
-        connection.execute(sql.SQL("CREATE ROLE {} " + may + " PASSWORD {}").format(role, password))
 
 
 def shop(settings: Settings) -> None:
@@ -104,23 +104,18 @@ def shop(settings: Settings) -> None:
         create_shop(connection)
     with psycopg.connect(superuser(settings, settings.cdc.database.name), autocommit=True) as connection:
         prepare_capture(connection, settings, TABLES)
+    grants.shop(settings)
     ensure_topic(settings)
     ensure_topics(settings, (), {BAD_TOPIC: {"cleanup.policy": "compact", **BOUNDED}})
 
 
 def buckets(settings: Settings) -> None:
-    """Create the buckets of archive and lake."""
-    client = boto3.client(
-        "s3",
-        endpoint_url=settings.s3.endpoint,
-        region_name=settings.s3.region,
-        aws_access_key_id=settings.s3.access_key,
-        aws_secret_access_key=settings.s3.secret_key.get_secret_value(),
-        config=Config(s3={"addressing_style": "path"}),
-    )
+    """Create the buckets of archive and lake, and the users of the object store."""
+    client = s3_client(settings.s3)
     there = {bucket["Name"] for bucket in client.list_buckets()["Buckets"]}
     for bucket in {settings.s3.archive_bucket, settings.s3.lake_bucket} - there:
         client.create_bucket(Bucket=bucket)
+    grants.objects(settings)
 
 
 def topics(settings: Settings) -> None:

@@ -6,11 +6,15 @@ containers, where Compose starts them. Each step is a container that ends, and e
 
 import logging
 import sys
+import time
+
+import psycopg
+from confluent_kafka import KafkaException
 
 from batch.backup import backup, backups
 from batch.backup import restore as restore_databases
 from changelog.sources.cdc import capture as capturing
-from infra import airflow, prepare
+from infra import airflow, grants, prepare
 from infra.platform import guard
 from runtime import ops
 from runtime.errors import AnabranchError
@@ -18,6 +22,9 @@ from runtime.settings import Settings
 from serving.publication import publish_initial
 
 log = logging.getLogger("provision")
+
+PATIENCE_SECONDS = 30
+"""How long a step is tried again: one of three brokers may not know yet what another has taken."""
 
 SILENT_MINUTES = 10
 """A service that has not spoken for so long when the platform comes up is not missed any more if it is not started."""
@@ -29,11 +36,11 @@ def stores(settings: Settings) -> None:
     prepare.buckets(settings)
     guard(settings)
     prepare.topics(settings)
+    grants.log(settings)
     with ops.connect(settings) as connection:
-        if connection.execute("SELECT to_regclass('services') AS there").fetchone() != {"there": None}:
-            connection.execute(
-                "DELETE FROM services WHERE updated_at < now() - make_interval(mins => %s)", (SILENT_MINUTES,)
-            )
+        connection.execute(
+            "DELETE FROM services WHERE updated_at < now() - make_interval(mins => %s)", (SILENT_MINUTES,)
+        )
     if settings.profile == "full":
         prepare.shop(settings)
         airflow.write_configuration(settings)
@@ -64,13 +71,19 @@ def main(argv: list[str] | None = None) -> int:
     """Run one step. Returns the exit status; the reason is in the log."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     (step,) = sys.argv[1:] if argv is None else argv
-    try:
-        STEPS[step](Settings())
-    except AnabranchError as error:
-        log.error("%s: %s", step, error)
-        return 1
-    log.info("%s: done", step)
-    return 0
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            STEPS[step](Settings())
+        except (AnabranchError, KafkaException, psycopg.OperationalError) as error:
+            if time.monotonic() > deadline:
+                log.error("%s: %s", step, error)
+                return 1
+            log.warning("%s: %s; once more", step, error)
+            time.sleep(2)
+        else:
+            log.info("%s: done", step)
+            return 0
 
 
 if __name__ == "__main__":

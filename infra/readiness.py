@@ -53,13 +53,13 @@ def checks(settings: Settings) -> dict[str, Callable[[], None]]:
             connection.execute("SELECT 1")
 
     def kafka() -> None:
-        AdminClient({"bootstrap.servers": settings.kafka.bootstrap, "log_level": 0}).list_topics(timeout=2)
+        AdminClient({**settings.kafka.client(), "log_level": 0}).list_topics(timeout=2)
 
     def minio() -> None:
         httpx.get(f"{settings.s3.endpoint}/minio/health/ready", timeout=2).raise_for_status()
 
     def trino_() -> None:
-        if httpx.get(f"http://127.0.0.1:{ports.trino}/v1/info", timeout=2).json()["starting"]:
+        if httpx.get(f"http://127.0.0.1:{ports.trino_inside}/v1/info", timeout=2).json()["starting"]:
             raise TransientError("starting")
         trino.execute(trino.connect(settings), "SELECT 1")
 

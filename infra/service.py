@@ -8,7 +8,7 @@ from pydantic import SecretStr
 @dataclass(frozen=True)
 class Service:
     """One supervised process. ``stop_seconds``: how long it may take to end by itself. ``login``: user and password
-    of its interface, for ``anabranch status``."""
+    of its interface, for ``anabranch status``. ``identity``: as whom it logs in elsewhere."""
 
     name: str
     command: list[str]
@@ -18,4 +18,5 @@ class Service:
     stop_seconds: int = 20
     stop_group: bool = False
     restarts_on_78: bool = True
+    identity: str = ""
     login: tuple[str, SecretStr] | None = None

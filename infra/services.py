@@ -12,7 +12,9 @@ from infra.artifacts.install import Programs
 from infra.configuration import (
     KAFKA_LOG,
     Node,
+    Outside,
     kafka_flags,
+    kafka_format,
     kafka_properties,
     minio_environment,
     postgres_options,
@@ -21,7 +23,8 @@ from infra.configuration import (
     trino_flags,
     trino_node,
 )
-from infra.home import Ports, write_private
+from infra.home import Ports, certificate_file, identity_file, write_private
+from infra.identities import acting_as
 from infra.service import Service
 from runtime.settings import Settings
 from runtime.version import ROOT
@@ -52,12 +55,14 @@ def ours(settings: Settings, spark_ui: int | None = None) -> list[Service]:
             "archiver",
             [sys.executable, "-m", "changelog.archive.archiver"],
             url=f"{settings.s3.endpoint}/{settings.s3.archive_bucket}/{settings.s3.archive_prefix}",
+            identity="archiver",
             restarts_on_78=False,
         ),
         Service(
             "derive",
             [sys.executable, "-m", "changelog.derive"],
             url=f"kafka://{settings.kafka.bootstrap}/latest.*,patch.*",
+            identity="derive",
             restarts_on_78=False,
         ),
         Service(
@@ -65,6 +70,7 @@ def ours(settings: Settings, spark_ui: int | None = None) -> list[Service]:
             [sys.executable, "-m", "speed.app"],
             environment=interface,
             url=f"http://127.0.0.1:{spark_ui}" if spark_ui else "",
+            identity="speed",
             stop_seconds=30,
             restarts_on_78=False,
         ),
@@ -72,6 +78,7 @@ def ours(settings: Settings, spark_ui: int | None = None) -> list[Service]:
             "commands",
             [sys.executable, "-m", "changelog.commands"],
             url=f"kafka://{settings.kafka.bootstrap}/{OUTCOMES}",
+            identity="commands",
             stop_seconds=30,
             restarts_on_78=False,
         ),
@@ -80,13 +87,14 @@ def ours(settings: Settings, spark_ui: int | None = None) -> list[Service]:
 
 def capture(settings: Settings, programs: Programs) -> list[Service]:
     """Change data capture: Kafka Connect, and what maps its stream to the changelog."""
-    return [connect.service(settings, programs), mapper(settings)]
+    return [connect.service(acting_as(settings, "connect"), programs), mapper(settings)]
 
 
 def mapper(settings: Settings) -> Service:
     """What maps the captured stream to the changelog."""
     url = f"kafka://{settings.kafka.bootstrap}/{TOPIC}"
-    return Service("cdc", [sys.executable, "-m", "changelog.sources.cdc"], url=url, restarts_on_78=False)
+    command = [sys.executable, "-m", "changelog.sources.cdc"]
+    return Service("cdc", command, url=url, identity="cdc", restarts_on_78=False)
 
 
 def data(settings: Settings, name: str) -> Path:
@@ -125,6 +133,7 @@ def kafka(settings: Settings, programs: Programs, ports: Ports) -> Service:
     node = here(ports.kafka, data(settings, "kafka"))
     server = kafka_properties(settings, node, ports.kafka_controller, number=1, voters={1: node.host})
     write_private(config / "server.properties", properties(server))
+    write_private(config / "format.arguments", kafka_format(settings))
     write_private(config / "log4j2.properties", KAFKA_LOG)
     command = [*kafka_java(settings, programs), "kafka.Kafka", str(config / "server.properties")]
     return Service("kafka", command, url=f"kafka://127.0.0.1:{ports.kafka}", stop_seconds=30)
@@ -156,9 +165,10 @@ def minio(settings: Settings, programs: Programs, ports: Ports) -> Service:
 
 def trino(settings: Settings, programs: Programs, ports: Ports) -> Service:
     config = settings.home / "config" / "trino"
-    node = here(ports.trino, data(settings, "trino"))
-    for name, values in trino_files(settings, node, programs.trino / "plugin", config / "catalog").items():
-        write_private(config / name, properties(values))
+    node = here(ports.trino_inside, data(settings, "trino"))
+    outside = Outside(ports.trino, certificate_file(settings.home).with_name("server.pem"), config)
+    for name, text in trino_files(settings, node, programs.trino / "plugin", config / "catalog", outside).items():
+        write_private(config / name, text)
     flags = [
         *(f"-D{key}={value}" for key, value in trino_node(node, "local", "local").items()),
         f"-Dconfig={config / 'config.properties'}",
@@ -166,13 +176,17 @@ def trino(settings: Settings, programs: Programs, ports: Ports) -> Service:
         *trino_flags(settings),
     ]
     command = [str(programs.java), *flags, "-cp", f"{programs.trino}/lib/*", "io.trino.server.TrinoServer"]
-    return Service("trino", command, url=f"http://127.0.0.1:{ports.trino}/ui/")
+    login = ("engineer", settings.identities["engineer"])
+    return Service("trino", command, url=f"https://127.0.0.1:{ports.trino}/ui/", login=login)
 
 
 def environment(settings: Settings, service: Service) -> dict[str, str]:
     """What a service finds in its environment beside what ``up`` was given."""
+    known = service.identity in settings.identities  # in a container it has no other settings than its own
+    mine = {"ANABRANCH_SETTINGS": str(identity_file(settings, service.identity))} if known else {}
     return {
         "ANABRANCH_HOME": str(settings.home),
+        **mine,
         "ANABRANCH_SERVICE": service.name,
         "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",

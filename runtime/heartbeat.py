@@ -11,12 +11,6 @@ import psycopg
 
 log = logging.getLogger(__name__)
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS services (
-    name text PRIMARY KEY, pid int NOT NULL, state text NOT NULL, detail jsonb NOT NULL, updated_at timestamptz NOT NULL
-)"""
-_SCHEMA_LOCK = 7_302_027
-
 
 class Heartbeat:
     """Writes one row of ``services``: name, pid, state (starting, running, stopping, failed), detail.
@@ -50,9 +44,6 @@ class Heartbeat:
         try:
             if self._connection is None or self._connection.closed:
                 self._connection = psycopg.connect(self._dsn, autocommit=True, connect_timeout=5)
-                with self._connection.transaction():
-                    self._connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
-                    self._connection.execute(_SCHEMA)
             self._connection.execute(
                 "INSERT INTO services VALUES (%s, %s, %s, %s, now()) ON CONFLICT (name) DO UPDATE SET "
                 "(pid, state, detail, updated_at) = "

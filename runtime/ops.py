@@ -79,6 +79,9 @@ CREATE TABLE IF NOT EXISTS erasures (
     records jsonb NOT NULL DEFAULT '{}', steps jsonb NOT NULL DEFAULT '{}', found jsonb NOT NULL DEFAULT '[]',
     requested_at timestamptz NOT NULL DEFAULT now(), derived_at timestamptz, finished_at timestamptz
 );
+CREATE TABLE IF NOT EXISTS services (
+    name text PRIMARY KEY, pid int NOT NULL, state text NOT NULL, detail jsonb NOT NULL, updated_at timestamptz NOT NULL
+);
 CREATE OR REPLACE VIEW erasing AS SELECT ref FROM erasures WHERE ref IS NOT NULL;
 ALTER TABLE generations ADD COLUMN IF NOT EXISTS erasures int NOT NULL DEFAULT 0;
 ALTER TABLE runs ADD COLUMN IF NOT EXISTS location text NOT NULL DEFAULT 'batch';
@@ -89,10 +92,14 @@ ALTER TABLE generations ADD COLUMN IF NOT EXISTS reason text;
 ALTER TABLE erasures ADD COLUMN IF NOT EXISTS names jsonb NOT NULL DEFAULT '{}';
 ALTER TABLE publication_views ADD COLUMN IF NOT EXISTS withdrawn_at timestamptz;
 ALTER TABLE erasures ADD COLUMN IF NOT EXISTS left_out int NOT NULL DEFAULT 0;
+CREATE OR REPLACE VIEW served AS SELECT DISTINCT ON (v.view) p.pipeline, p.kind, p.published_at, v.*
+    FROM publication_views v JOIN publications p USING (publication)
+    WHERE p.state = 'finished' AND v.withdrawn_at IS NULL ORDER BY v.view, v.publication DESC;
 """
 """Every statement can be run again. ``archived`` and ``archive_objects`` are caches of what the lake and the objects
 say; losing them loses time only. ``speed_floors``: rows of a generation below this epoch may have been deleted.
 ``generations.cause``, ``reason``: what was lost, of a generation that the speed layer began by itself.
+``served``: the newest finished publication of each view that is served.
 ``publication_views.withdrawn_at``: the view was no longer defined when somebody published; nothing is served under its
 name, and what it served is not served again.
 ``dead_letter_replays``: what became of a dead letter; without ``replayed_at`` it is not known yet.
@@ -101,6 +108,7 @@ finished; ``names`` are keyed hashes of what a bad record names him by, and thei
 values that are not looked for. ``generations.erasures``: those that a generation has taken in, 1 … n."""
 
 _SCHEMA_MARK = f"anabranch {hashlib.sha256(SCHEMA.encode()).hexdigest()[:12]}"
+_OWNED = """SELECT pg_has_role(datdba, 'USAGE') AS owned FROM pg_database WHERE datname = current_database()"""
 _PUBLICATION_LOCK = 7_302_025
 _SCHEMA_LOCK = 7_302_026
 _REPLAY_LOCK = 7_302_029
@@ -108,7 +116,8 @@ _COMMANDS_LOCK = 7_302_028
 
 
 def connect(settings: Settings) -> Connection:
-    """An autocommit connection whose rows are dicts; the schema is there. Raises TransientError if it is down."""
+    """An autocommit connection whose rows are dicts; the schema is there. Raises TransientError if the database is
+    down, or if its tables are another version's and whoever asks does not own them."""
     try:
         connection = psycopg.connect(settings.ops.dsn, autocommit=True, row_factory=dict_row, connect_timeout=10)
     except psycopg.OperationalError as error:
@@ -120,6 +129,10 @@ def connect(settings: Settings) -> Connection:
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
         row = connection.execute("SELECT obj_description('public'::regnamespace) AS said").fetchone()
         if row != {"said": _SCHEMA_MARK}:
+            if connection.execute(_OWNED).fetchone() != {"owned": True}:
+                raise TransientError(
+                    "the operations database has another version's tables; bring it up to date: anabranch up"
+                )
             connection.execute(SCHEMA)
             connection.execute(f"COMMENT ON SCHEMA public IS '{_SCHEMA_MARK}'")
     return connection

@@ -22,6 +22,11 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from runtime.errors import ContractError
+
+SCRAM = "SCRAM-SHA-512"
+"""How clients of Kafka's say who they are: the password is on no wire."""
+
 ENTITIES = ("guest", "session", "order", "event")
 
 
@@ -41,13 +46,58 @@ class _Section(BaseModel):
 
 
 class Kafka(_Section):
-    """The log. ``partitions`` holds for every changelog topic and is a contract (see docs/how-it-works.md)."""
+    """The log. ``partitions`` holds for every changelog topic and is a contract (see docs/how-it-works.md).
+
+    With ``user`` clients say who they are, by SCRAM; ``protocol`` SASL_SSL, with the certificates in ``ca_file`` (PEM),
+    is for a log that is reached over a network that others use too.
+    """
 
     bootstrap: str = "127.0.0.1:29092"
+    user: str = ""
+    password: SecretStr = SecretStr("")
+    protocol: Literal["SASL_PLAINTEXT", "SASL_SSL"] = "SASL_PLAINTEXT"
+    ca_file: Path | None = None
     partitions: int = 4
     replication_factor: int = 1
     min_insync_replicas: int = 1
     retention_ms: int = 3 * 24 * 3600 * 1000
+
+    def client(self) -> dict[str, str]:
+        """What a client of librdkafka's begins with: where the log is, and who asks."""
+        if not self.user:
+            return {"bootstrap.servers": self.bootstrap}
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "security.protocol": self.protocol,
+            "sasl.mechanism": SCRAM,
+            "sasl.username": self.user,
+            "sasl.password": self.password.get_secret_value(),
+            **({"ssl.ca.location": str(self.ca_file)} if self.ca_file else {}),
+        }
+
+    def java(self) -> dict[str, str]:
+        """The same, as Java's clients name it."""
+        if not self.user:
+            return {"bootstrap.servers": self.bootstrap}
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "security.protocol": self.protocol,
+            "sasl.mechanism": SCRAM,
+            "sasl.jaas.config": jaas("scram.Scram", self.user, self.password),
+            **({"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.ca_file)} if self.ca_file else {}),
+        }
+
+    def spark(self) -> dict[str, str]:
+        """The same, as options of Spark's source."""
+        return {f"kafka.{key}": value for key, value in self.java().items()}
+
+
+def jaas(module: str, user: str, password: SecretStr, **more: str) -> str:
+    """A login of Java's: ``module`` is scram.Scram or plain.Plain."""
+    options = {"username": user, "password": password.get_secret_value(), **more}
+    escaped = {key: value.replace("\\", "\\\\").replace('"', '\\"') for key, value in options.items()}
+    login = " ".join(f'{key}="{value}"' for key, value in escaped.items())
+    return f"org.apache.kafka.common.security.{module}LoginModule required {login};"
 
 
 class ObjectStore(_Section):
@@ -84,11 +134,15 @@ class Database(_Section):
 
 
 class Trino(_Section):
-    """The query engine, and further options for its JVM."""
+    """The query engine, and further options for its JVM. It is reached over TLS: ``ca_file`` (PEM) is whom to believe
+    that one speaks with it. ``shared_secret``: what its nodes tell each other by."""
 
     host: str = "127.0.0.1"
     port: int = 29080
     user: str = "anabranch"
+    password: SecretStr = SecretStr("")
+    ca_file: Path | None = None
+    shared_secret: SecretStr = SecretStr("")
     java_options: str = ""
 
 
@@ -179,7 +233,8 @@ class Watch(_Section):
 
 
 class Airflow(_Section):
-    """The orchestrator of profile ``full``: its metadata, and the one user of its interface.
+    """The orchestrator of profile ``full``: its metadata, and who logs in at its interface: ``user``, who may do
+    everything, and ``people``.
 
     What it remembers of runs of more than ``keep_days`` ago is deleted by ``cleanup_schedule`` (cron, UTC, or empty).
     ``listen``, ``port``: of the API server; port 0 is the one of the home. ``url``: where people find it, and
@@ -197,6 +252,7 @@ class Airflow(_Section):
     database: Database = Database(name="airflow", user="airflow")
     user: str = "admin"
     password: SecretStr = SecretStr("")
+    people: dict[Literal["engineer"], SecretStr] = {}
     fernet_key: SecretStr = SecretStr("")
     jwt_secret: SecretStr = SecretStr("")
     api_secret_key: SecretStr = SecretStr("")
@@ -276,6 +332,9 @@ class Settings(BaseSettings):
     erasure_secret: SecretStr = SecretStr("")
     """Key of the hashes by which erased guests are told. Lost, nobody can tell any more who was erased."""
 
+    identities: dict[str, SecretStr] = {}
+    """The secret of each of the platform's identities (``infra/identities.py``), in the home's own settings alone."""
+
     kafka: Kafka = Kafka()
     s3: ObjectStore = ObjectStore()
     catalog: Database = Database(name="catalog", user="catalog")
@@ -313,7 +372,12 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Environment before file, so that a container or a test can override a single value."""
-        file = JsonConfigSettingsSource(settings_cls, json_file=settings_file())
+        path = settings_file()
+        if os.environ.get("ANABRANCH_SETTINGS") and not path.exists():
+            raise ContractError(
+                f"ANABRANCH_SETTINGS names {path}, which is not there: anabranch up (or init) writes it"
+            )
+        file = JsonConfigSettingsSource(settings_cls, json_file=path)
         return init_settings, _Environment(settings_cls), file
 
     @cached_property

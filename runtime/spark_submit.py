@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import socket
 from pathlib import Path
 
 from runtime.settings import Settings
@@ -33,7 +34,10 @@ def submit_conf(settings: Settings, driver_memory: str) -> dict[str, str]:
     }
     if is_local(settings):
         return conf | {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-    return conf | {"spark.executor.memory": settings.spark.executor_memory}
+    conf |= {"spark.executor.memory": settings.spark.executor_memory}
+    if settings.spark.master.startswith("spark://"):  # a driver has more networks than one: executors ask for its name
+        conf |= {"spark.driver.host": socket.gethostname(), "spark.driver.bindAddress": "0.0.0.0"}
+    return conf
 
 
 def is_local(settings: Settings) -> bool:

@@ -6,7 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
+import requests
 from trino import exceptions
+from trino.auth import BasicAuthentication
 from trino.dbapi import Connection
 from trino.dbapi import connect as dbapi_connect
 
@@ -24,11 +26,17 @@ AT_ONCE = 4
 
 
 def connect(settings: Settings, schema: str | None = None) -> Connection:
-    """A connection with default catalog ``lake``."""
+    """A connection with default catalog ``lake``, over TLS, as the user that the settings name."""
+    session = requests.Session()
+    session.trust_env = False  # no proxy, and no other bundle of certificates: the environment's would come first
+    session.verify = str(settings.trino.ca_file) if settings.trino.ca_file else True
     connection: Connection = dbapi_connect(  # type: ignore[no-untyped-call]  # the client's own lack
         host=settings.trino.host,
         port=settings.trino.port,
+        http_scheme="https",
+        http_session=session,
         user=settings.trino.user,
+        auth=BasicAuthentication(settings.trino.user, settings.trino.password.get_secret_value()),
         source="anabranch",
         catalog="lake",
         schema=schema,

@@ -72,10 +72,8 @@ class Comparison:
         return {**asdict(self), "unexplained": self.unexplained}
 
 
-def compare(settings: Settings, run_id: str, lake: TrinoConnection | None = None) -> Comparison:
+def compare(settings: Settings, run_id: str) -> Comparison:
     """Compare a finished run with what is served, and note the report in ``ops.comparisons``.
-
-    ``lake``: a connection to Trino with default catalog ``lake``; without it one is made from the settings.
 
     Reads only, else. A second call compares anew and replaces the report. Raises TerminalError if there is no such run.
     """
@@ -84,7 +82,7 @@ def compare(settings: Settings, run_id: str, lake: TrinoConnection | None = None
         if run is None:
             raise TerminalError(f"there is no finished run {run_id} to compare")
         served = {one.view: one for one in current(connection)}
-        lake = lake or trino.connect(settings)
+        lake = trino.connect(settings)
         folded_by = {_code(lake, served[name]) for name in run["views"] if name in served} - {None}
         erased = run["detail"].get("erasures", 0) != served_number(connection)
         report = Comparison(run_id, bool(folded_by - {run["code_version"]}), erased=erased)

@@ -128,7 +128,7 @@ def append_times(settings: Settings, places: set[tuple[str, int, int]]) -> dict[
     todo = sorted(places)
     consumer = Consumer(
         {
-            "bootstrap.servers": settings.kafka.bootstrap,
+            **settings.kafka.client(),
             "group.id": "anabranch-watch",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

@@ -206,7 +206,7 @@ def _superseded(one: Mended, newer: Change) -> str:
 def _producer(settings: Settings) -> Producer:
     """A producer that has ended what an earlier one left open."""
     producer = Producer({
-        "bootstrap.servers": settings.kafka.bootstrap, "transactional.id": TRANSACTIONAL_ID, "partitioner": PARTITIONER,
+        **settings.kafka.client(), "transactional.id": TRANSACTIONAL_ID, "partitioner": PARTITIONER,
         "compression.type": "lz4", "message.max.bytes": 16 * 1024 * 1024, "log_level": 3,
     })  # fmt: skip
     with _answering(settings):

@@ -41,7 +41,7 @@ def _from_kafka(spark: SparkSession, settings: Settings, starts: Vector, cut: Ve
     }
     kafka = (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
+        .options(**settings.kafka.spark())
         .option("kafka.isolation.level", "read_committed")
         .option("assign", json.dumps({topic: sorted(partitions) for topic, partitions in cut.items()}))
         .option(

@@ -348,7 +348,7 @@ def refresh(settings: Settings) -> None:
 
 def _create(name: str, text: tuple[str, str]) -> str:
     comment, select = text[0].replace("'", "''"), text[1]
-    return f"CREATE OR REPLACE VIEW lake.serving.{name} COMMENT '{comment}' SECURITY INVOKER AS {select}"
+    return f"CREATE OR REPLACE VIEW lake.serving.{name} COMMENT '{comment}' SECURITY DEFINER AS {select}"
 
 
 def _between() -> None:
@@ -387,5 +387,5 @@ def _ensure_schemas(settings: Settings, lake: TrinoConnection, hide: bool) -> No
         "lake.ops.columns": sql.columns([*all_views(), *derived_views()]),
     }
     trino.execute_all(
-        settings, (f"CREATE OR REPLACE VIEW {name} SECURITY INVOKER AS {text}" for name, text in fixed.items())
+        settings, (f"CREATE OR REPLACE VIEW {name} SECURITY DEFINER AS {text}" for name, text in fixed.items())
     )

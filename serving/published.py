@@ -32,11 +32,7 @@ class Served:
 
 def current(connection: Connection) -> list[Served]:
     """The newest finished publication of each view that is served."""
-    rows = connection.execute(
-        "SELECT DISTINCT ON (v.view) v.* FROM publication_views v JOIN publications p USING (publication) "
-        "WHERE p.state = 'finished' AND v.withdrawn_at IS NULL ORDER BY v.view, v.publication DESC"
-    ).fetchall()
-    return [pair_from_row(row) for row in rows]
+    return [pair_from_row(row) for row in connection.execute("SELECT * FROM served ORDER BY view").fetchall()]
 
 
 def history(connection: Connection) -> list[dict[str, Any]]:
@@ -45,9 +41,7 @@ def history(connection: Connection) -> list[dict[str, Any]]:
     Columns: publication, kind, view, run_id, generation, epoch, snapshot, published_at, served (whether it is now).
     """
     return connection.execute(
-        "WITH now AS (SELECT DISTINCT ON (v.view) v.view, coalesce(v.restores, v.publication) AS publication "
-        "FROM publication_views v JOIN publications p USING (publication) WHERE p.state = 'finished' "
-        "AND v.withdrawn_at IS NULL ORDER BY v.view, v.publication DESC) "
+        "WITH now AS (SELECT view, coalesce(restores, publication) AS publication FROM served) "
         "SELECT v.publication, p.kind, v.view, v.run_id, v.generation, v.epoch, v.snapshot, p.published_at, "
         "now.publication IS NOT NULL AS served FROM publication_views v JOIN publications p USING (publication) "
         "LEFT JOIN now ON now.view = v.view AND now.publication = v.publication "

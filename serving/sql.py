@@ -221,15 +221,10 @@ def _audited(entity: str, type_: str) -> str:
 
 
 _BOUNDARY = """
-WITH served AS (
-  SELECT v.view, max(v.publication) AS publication FROM ops.public.publication_views v
-  JOIN ops.public.publications p ON p.publication = v.publication
-  WHERE p.state = 'finished' AND v.withdrawn_at IS NULL GROUP BY v.view
-), pinned AS (
-  SELECT v.view, v.publication, p.kind, p.pipeline, v.run_id, v.generation, v.epoch, v.snapshot, v.records, v.topic,
-    json_format(v.vector) AS vector, p.published_at
-  FROM served s JOIN ops.public.publication_views v ON v.view = s.view AND v.publication = s.publication
-  JOIN ops.public.publications p ON p.publication = v.publication
+WITH pinned AS (
+  SELECT view, publication, kind, run_id, generation, epoch, snapshot, records, topic, json_format(vector) AS vector,
+    published_at
+  FROM ops.public.served
 ), journal AS (
   SELECT s.generation, s.epoch, s.journal.topic AS topic, sum(s.journal.records) AS records
   FROM lake.speed.main s WHERE s.view = 'journal' GROUP BY 1, 2, 3

@@ -49,7 +49,7 @@ class Alerts:
         self._settings = settings
         self._views = {view.name: view for view in views}
         self._producer = Producer({
-            "bootstrap.servers": settings.kafka.bootstrap, "transactional.id": f"alerts-{pipeline}", "log_level": 3,
+            **settings.kafka.client(), "transactional.id": f"alerts-{pipeline}", "log_level": 3,
             "partitioner": PARTITIONER, "compression.type": "lz4",
         })  # fmt: skip
         try:
@@ -87,14 +87,14 @@ class Alerts:
 
     def _read(self, view: Matches, since: datetime) -> Iterable[Source]:
         """The alerts of a view that were sent at or after ``since``."""
-        bootstrap, topic = self._settings.kafka.bootstrap, alert_topic(view)
+        kafka, topic = self._settings.kafka, alert_topic(view)
         consumer = Consumer({
-            "bootstrap.servers": bootstrap, "group.id": "anabranch-alerts", "enable.auto.commit": False,
+            **kafka.client(), "group.id": "anabranch-alerts", "enable.auto.commit": False,
             "isolation.level": "read_committed", "enable.partition.eof": True, "log_level": 3,
         })  # fmt: skip
         try:
             partitions = set(range(self._settings.kafka.partitions))
-            consumer.assign([TopicPartition(topic, p, offsets_at(bootstrap, topic, p, since)) for p in partitions])
+            consumer.assign([TopicPartition(topic, p, offsets_at(kafka, topic, p, since)) for p in partitions])
             deadline = time.monotonic() + TIMEOUT
             while partitions:
                 messages = consumer.consume(1000, 0.1)  # it waits that long even if all that there is has come

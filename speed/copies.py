@@ -111,7 +111,7 @@ def _lack(
     horizon before the next record."""
     horizon = timedelta(seconds=generation.horizon_seconds + SLACK_SECONDS)
     since = _next_time(settings, topic, partition, offset) - horizon
-    if offsets_at(settings.kafka.bootstrap, topic, partition, since) > start:
+    if offsets_at(settings.kafka, topic, partition, since) > start:
         return None
     return Lack(topic, partition, start, since)
 

@@ -14,10 +14,11 @@ from changelog.classify import CHANGE, DUPLICATE, classify_batch
 from changelog.erased import NOBODY, Erased
 from changelog.identities import identities
 from changelog.refill import catch_up, rows_of
+from runtime.settings import Kafka
 
 
 def judge(
-    bootstrap: str, directory: Path, horizon_seconds: int, erased: Erased = NOBODY
+    kafka: Kafka, directory: Path, horizon_seconds: int, erased: Erased = NOBODY
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """What ``mapInArrow`` runs: classify records (``RECORD_DDL`` → ``CLASSIFIED_DDL``) and tell duplicates.
 
@@ -40,7 +41,7 @@ def judge(
                 store = identities(directory / f"{topic}-{partition}", horizon_seconds)
                 if (topic, partition) not in begun:
                     first, appended = rows[numbers[0]][0], rows[numbers[0]][1]
-                    catch_up(bootstrap, store, topic, partition, first, appended, horizon_seconds, erased)
+                    catch_up(kafka, store, topic, partition, first, appended, horizon_seconds, erased)
                     store.forget(appended)
                     begun.add((topic, partition))
                 changes = [number for number in numbers if kinds[number] == CHANGE]

@@ -103,7 +103,7 @@ def begin(
         if row["append_time"] is None or topic not in begun:
             continue
         first = begun[topic][partition]
-        at = offsets_at(settings.kafka.bootstrap, topic, partition, row["append_time"] - horizon)
+        at = offsets_at(settings.kafka, topic, partition, row["append_time"] - horizon)
         start[topic][partition] = max(first, min(at, row["kafka_offset"]))
         warm[topic][partition] = first if start[topic][partition] == first == 0 else max(first, row["kafka_offset"])
     with connection.transaction():

@@ -22,7 +22,7 @@ def records(spark: SparkSession, settings: Settings, generation: Generation) -> 
     assigned = {topic: sorted(partitions) for topic, partitions in generation.start.items()}
     kafka = (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", settings.kafka.bootstrap)
+        .options(**settings.kafka.spark())
         .option("kafka.isolation.level", "read_committed")
         .option("kafka.fetch.max.wait.ms", "5")  # a fetch that waits for more holds up the question where the log ends
         .option("assign", json.dumps(assigned))
@@ -41,7 +41,7 @@ def contributions(
     All partitions are read in as many tasks as there are cores; copies of a record are in one partition, in order, so
     the lowest offset survives.
     """
-    told = judge(settings.kafka.bootstrap, generation.identities(settings), generation.horizon_seconds, erased)
+    told = judge(settings.kafka, generation.identities(settings), generation.horizon_seconds, erased)
     tasks = spark.sparkContext.defaultParallelism
     classified = records(spark, settings, generation).coalesce(tasks).mapInArrow(told, CLASSIFIED_DDL)
     kept = ("service_name", "reason", "key", "value", "current", "original")

@@ -119,8 +119,8 @@ def capture(platform: Settings) -> Iterator[Settings]:
 ORDER = (
     "test_aborted", "test_end_to_end", "test_independent", "test_latest", "test_verify", "test_transactions",
     "test_commands", "test_operations", "test_safeguards", "test_quality", "test_letters", "test_provenance",
-    "test_new_field", "test_cdc", "test_drift", "test_raw_archive", "test_airflow", "ui", "test_orchestrator",
-    "test_deferred", "test_heal", "test_horizon", "test_gap", "test_rebuild", "test_controls",
+    "test_new_field", "test_cdc", "test_drift", "test_raw_archive", "test_airflow", "test_security", "ui",
+    "test_orchestrator", "test_deferred", "test_heal", "test_horizon", "test_gap", "test_rebuild", "test_controls",
     "test_catalogue", "test_erasure",
 )  # fmt: skip
 """The tests on one platform go on where those before left off: the first find an empty log, the later ones need

@@ -110,7 +110,7 @@ def read_topics(settings: Settings, topics: Mapping[str, Iterable[int]]) -> list
 
 def _messages(settings: Settings, topics: Mapping[str, Iterable[int]]) -> Iterator[Message]:
     consumer = Consumer({
-        "bootstrap.servers": settings.kafka.bootstrap, "group.id": "tests-reader", "enable.auto.commit": False,
+        **settings.kafka.client(), "group.id": "tests-reader", "enable.auto.commit": False,
         "isolation.level": "read_committed", "enable.partition.eof": True, "auto.offset.reset": "earliest",
         "log_level": 3,
     })  # fmt: skip
@@ -295,7 +295,7 @@ def busy(settings: Settings, seed: int) -> Iterator[None]:
 def transactional(settings: Settings, name: str) -> Producer:
     """A producer of transactions, ready to begin one; whoever had its name before is fenced."""
     producer = Producer({
-        "bootstrap.servers": settings.kafka.bootstrap, "transactional.id": name, "partitioner": PARTITIONER,
+        **settings.kafka.client(), "transactional.id": name, "partitioner": PARTITIONER,
         "transaction.timeout.ms": 300_000, "log_level": 3,
     })  # fmt: skip
     producer.init_transactions(30)

@@ -56,11 +56,13 @@ REDUCERS: Mapping[str, Reducer] = {
 
 @dataclass(frozen=True)
 class Field:
-    """A column of a view's partial states: its name, Spark SQL type, and what it means to a reader."""
+    """A column of a view's partial states: its name, Spark SQL type, and what it means to a reader. ``personal``: it
+    says who a guest is, so analysts do not see it."""
 
     name: str
     type: str
     comment: str
+    personal: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,11 +120,12 @@ def written_by(services: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Read:
-    """A column that people read: Trino SQL over the merged states."""
+    """A column that people read: Trino SQL over the merged states. ``personal``: as a field's."""
 
     name: str
     expression: str
     comment: str
+    personal: bool = False
 
 
 class View(ABC):

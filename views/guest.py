@@ -8,9 +8,9 @@ DERIVED = Derived(
     comment="Every guest with what it spent in each currency and its last session",
     columns=(
         Field("ref", "varchar", "the guest"),
-        Field("first_name", "varchar", "given name, where known"),
-        Field("last_name", "varchar", "family name, where known"),
-        Field("email", "varchar", "e-mail address, where known"),
+        Field("first_name", "varchar", "given name, where known", personal=True),
+        Field("last_name", "varchar", "family name, where known", personal=True),
+        Field("email", "varchar", "e-mail address, where known", personal=True),
         Field("country", "varchar", "country of the guest, where known"),
         Field("created_at", "timestamp(6) with time zone", "when the guest was first seen"),
         Field("orders", "bigint", "orders that are not cancelled, in all currencies"),

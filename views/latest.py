@@ -55,7 +55,7 @@ class Latest(View):
     @property
     def reads(self) -> tuple[Read, ...]:
         names = [key.field for key in self.contribution.keys if self.entity != "guest" or key.field.name == "ref"]
-        return tuple(Read(column.name, column.name, column.comment) for column in (*names, *self.columns))
+        return tuple(Read(one.name, one.name, one.comment, one.personal) for one in (*names, *self.columns))
 
     @property
     def present(self) -> str:

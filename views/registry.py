@@ -45,6 +45,18 @@ def derived_views() -> tuple[Derived, ...]:
     return tuple(found)
 
 
+def personal_columns() -> dict[str, tuple[str, ...]]:
+    """View → those of its columns that say who a guest is; views without any are left out."""
+    everything: list[View | Derived] = [*all_views(), *derived_views()]
+    found = {
+        view.name: tuple(
+            one.name for one in (view.columns if isinstance(view, Derived) else view.reads) if one.personal
+        )
+        for view in everything
+    }
+    return {name: columns for name, columns in found.items() if columns}
+
+
 def view_names() -> tuple[str, ...]:
     """The names of all views that are folds, in order, without importing one: a view's module is named like it."""
     return _defining("VIEW")

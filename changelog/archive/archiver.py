@@ -13,6 +13,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Event
 from typing import Any
@@ -32,13 +33,23 @@ from runtime import faults
 from runtime.errors import ContractError, TransientError
 from runtime.heartbeat import Heartbeat
 from runtime.service import serve
+from runtime.settings import Archiver as Limits
 from runtime.settings import Settings
 
 log = logging.getLogger("archiver")
 
 FETCH = 5_000
 CONTRACT_CHECK_SECONDS = 30.0
+HELD_BYTES = 256 * 1024 * 1024
+"""Of all partitions together: catching up, an archiver would fill the memory before its batches are old enough."""
+
+RECORD_BYTES = 200
+"""What Python takes for a record beside its key and value."""
+
 BACK_OFF_SECONDS = (0.5, 1, 2, 4, 8)
+
+Place = tuple[str, int]
+"""Topic and partition."""
 
 
 @dataclass
@@ -72,14 +83,25 @@ class Batch:
             self.next = offset
 
 
+def due(batches: Mapping[Place, Batch], limits: Limits, now: float) -> list[Place]:
+    """Those that are to be stored: large or old enough; all of them where together they fill the memory."""
+    if sum(batch.size + RECORD_BYTES * (batch.next - batch.since) for batch in batches.values()) > HELD_BYTES:
+        return list(batches)
+    return [
+        place
+        for place, batch in batches.items()
+        if batch.size >= limits.max_bytes or now - batch.began >= limits.max_age_seconds
+    ]
+
+
 class Archiver:
     """One member of the archiver's consumer group."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._store = ArchiveStore(settings.s3)
-        self._batches: dict[tuple[str, int], Batch] = {}
-        self._reached: dict[tuple[str, int], int] = {}
+        self._batches: dict[Place, Batch] = {}
+        self._reached: dict[Place, int] = {}
         self._committed: dict[str, dict[str, int]] = {}
         self._stored = {"objects": 0, "records": 0, "bytes": 0}
         # As a service it has a name in the group: killed, it takes up its partitions again at once, where a nameless
@@ -88,7 +110,7 @@ class Archiver:
         self._consumer = Consumer(
             {
                 **({"group.instance.id": service} if service else {}),
-                "bootstrap.servers": settings.kafka.bootstrap,
+                **settings.kafka.client(),
                 "group.id": settings.archiver.group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -115,7 +137,7 @@ class Archiver:
         try:
             while not stopping.is_set():
                 self._take(self._consumer.consume(FETCH, 0.2))
-                self._store_batches([place for place, batch in self._batches.items() if self._is_due(batch)])
+                self._store_batches(due(self._batches, self._settings.archiver, time.monotonic()))
                 heartbeat.beat("running", self._detail())
                 if time.monotonic() - checked > CONTRACT_CHECK_SECONDS:
                     self._check_contract()
@@ -160,7 +182,7 @@ class Archiver:
                     key, value = None, ERASED_VALUE
                 self._held(place).add(offset, message.timestamp()[1], key, value)
 
-    def _held(self, place: tuple[str, int]) -> Batch:
+    def _held(self, place: Place) -> Batch:
         if place not in self._batches:
             self._batches[place] = Batch(self._reached[place], self._reached[place], time.monotonic())
         return self._batches[place]
@@ -170,10 +192,6 @@ class Archiver:
         if is_fatal(error) or error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise TransientError(f"Kafka: {error}")
         log.warning("Kafka: %s", error)
-
-    def _is_due(self, batch: Batch) -> bool:
-        limits = self._settings.archiver
-        return batch.size >= limits.max_bytes or time.monotonic() - batch.began >= limits.max_age_seconds
 
     def _adopt(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         """Note what was committed of the partitions in earlier lives, so that it is told from the beginning."""
@@ -190,7 +208,7 @@ class Archiver:
             self._batches.pop((partition.topic, partition.partition), None)
             self._reached.pop((partition.topic, partition.partition), None)
 
-    def _store_batches(self, places: list[tuple[str, int]]) -> None:
+    def _store_batches(self, places: list[Place]) -> None:
         """Store and commit. What Kafka no longer has may never have been read, so it is not noted as empty."""
         oldest: Vector = {}
         if any(self._batches[place].empty for place in places):
@@ -201,7 +219,7 @@ class Archiver:
             batch.empty = [(max(first, start), last) for first, last in batch.empty if last >= start]
             self._store_batch(place)
 
-    def _store_batch(self, place: tuple[str, int]) -> None:
+    def _store_batch(self, place: Place) -> None:
         """Store every hour of a partition's batch, and what is empty, then commit. Retries while the store is away;
         nothing is lost."""
         topic, partition = place

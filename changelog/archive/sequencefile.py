@@ -22,6 +22,13 @@ _SYNC_SIZE = 16
 BLOCK_BYTES = 1_000_000
 """Raw bytes after which a block is closed, as Hadoop does by default."""
 
+MOST_BYTES = 128 * 2**20
+"""What a compressed buffer may hold. Writers close a block behind the record that fills it, and the log takes no record
+of more than 16 MiB: more is made to fill a reader's memory."""
+
+MOST_LENGTHS = 8 * 2**20
+"""The same of a buffer of lengths: a block of a megabyte has less than a hundredth of these."""
+
 COMPRESSION = 1
 """zlib's fastest level: on JSON it costs a quarter of the default level's time for about a fifth more bytes, and the
 columnar archive is what is kept compact."""
@@ -140,12 +147,14 @@ class _Reader:
         if self._take(_SYNC_SIZE) != self._sync:
             raise self._fail("wrong sync marker")
 
-    def _inflate(self, data: bytes) -> bytes:
+    def _inflate(self, data: bytes, most: int = MOST_BYTES) -> bytes:
         try:
             inflater = zlib.decompressobj(wbits=47)  # zlib or gzip, whichever it is
-            raw = inflater.decompress(data)
+            raw = inflater.decompress(data, most)
         except zlib.error as error:
             raise self._fail(f"cannot be decompressed ({error})") from error
+        if inflater.unconsumed_tail:
+            raise self._fail(f"a compressed buffer holds more than {most >> 20} MiB")
         if not inflater.eof:
             raise self._fail("cut off inside a compressed buffer")
         return raw
@@ -156,8 +165,12 @@ class _Reader:
                 raise self._fail("no block begins")
             self._check_sync()
             count = self._vint()
-            buffers = [self._inflate(self._take(self._vint())) for _ in range(4)]
-            keys, values = self._column(buffers[0], buffers[1]), self._column(buffers[2], buffers[3])
+            keys, values = (
+                self._column(
+                    self._inflate(self._take(self._vint()), MOST_LENGTHS), self._inflate(self._take(self._vint()))
+                )
+                for _ in range(2)
+            )
             if len(keys) != count or len(values) != count:
                 raise self._fail(f"block says {count} records and holds {len(keys)} keys and {len(values)} values")
             yield from zip(keys, values, strict=True)

@@ -56,7 +56,7 @@ class Handler:
         self._own = (SERVICE, *settings.commands.succeeds)
         self._counts = {"accepted": 0, "rejected": 0, "repeated": 0}
         self._producer = Producer({
-            "bootstrap.servers": settings.kafka.bootstrap, "transactional.id": GROUP, "partitioner": PARTITIONER,
+            **settings.kafka.client(), "transactional.id": GROUP, "partitioner": PARTITIONER,
             "transaction.timeout.ms": TRANSACTION_MS, "message.max.bytes": 16 * 1024 * 1024, "linger.ms": 2,
             "compression.type": "lz4", "log_level": 3,
         })  # fmt: skip

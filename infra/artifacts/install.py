@@ -19,7 +19,8 @@ from infra.artifacts.fetch import cache_directory, fetch, locked, replace_direct
 from infra.artifacts.lock import artifacts, digest, go_module
 from runtime.errors import PreflightError
 
-TRINO_PLUGINS = ("geospatial", "iceberg", "memory", "postgresql")  # postgresql needs geospatial's types
+TRINO_PLUGINS = ("geospatial", "iceberg", "memory", "password-authenticators", "postgresql")
+"""What is kept of Trino; PostgreSQL's needs geospatial's types."""
 
 
 @dataclass(frozen=True)

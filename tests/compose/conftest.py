@@ -39,13 +39,16 @@ QUICK = {
 """Settings for tests: nobody wants to wait, and the machine is small."""
 
 
+UP_SECONDS = 900
+
+
 class Installation:
     """A directory that ``anabranch init`` wrote, and the containers that Compose makes of it."""
 
     def __init__(self, directory: Path, images: dict[str, str], profiles: tuple[ComposeProfile, ...]) -> None:
         self.directory = directory
         self.project = f"anabranch-test-{os.getpid()}-{'-'.join(profiles)}"
-        self._environment = {**os.environ, **images, "HEALTH_INTERVAL": "3s"}
+        self._environment = {**os.environ, **images, "HEALTH_INTERVAL": "5s"}
         self._profiles = profiles
         self.init("anabranch")
         settings = json.loads((directory / "config" / "settings.json").read_text())
@@ -75,19 +78,28 @@ class Installation:
         return said
 
     def up(self) -> None:
+        """Not by ``--wait-timeout``: when that is over Compose says that all is well."""
         try:
-            self.compose("up", "--wait", "--wait-timeout", "420", "--no-build")
-        except AssertionError as error:
+            self.compose("up", "--wait", "--no-build", seconds=UP_SECONDS)
+        except (AssertionError, subprocess.TimeoutExpired) as error:
             raise AssertionError(f"{error}\n{self.report()}") from error
+        assert self.unwell() == [], self.report()
 
     def report(self) -> str:
         """What is not well, and what it wrote last."""
-        bad = [one for one in self.containers() if one["State"] != "running" or one["Health"] not in ("healthy", "")]
+        bad = self.unwell()
         logs = [self.compose("logs", "--no-log-prefix", "--tail", "25", one["Service"], check=False) for one in bad]
         return "\n".join(
             f"--- {one['Service']} {one['State']} {one['Health']} {one['ExitCode']}\n{log}"
             for one, log in zip(bad, logs, strict=True)
         )
+
+    def unwell(self) -> list[dict[str, Any]]:
+        """The containers that are neither healthy nor have done what they were for."""
+        return [
+            one for one in self.containers()
+            if one["Health"] != "healthy" and (one["State"], one["ExitCode"]) != ("exited", 0)
+        ]  # fmt: skip
 
     def containers(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.compose("ps", "-a", "--format", "json", check=False).splitlines()]
@@ -113,7 +125,7 @@ class Installation:
             state = json.loads(docker("inspect", "-f", "{{json .State}}", before["Id"]))
             return bool(state["StartedAt"] != before["State"]["StartedAt"] and state["Health"]["Status"] == "healthy")
 
-        until(is_back, 180, f"{service} is healthy again")
+        until(is_back, 300, f"{service} is healthy again")
 
     def simulate(self, records: int, seed: int, rate: int = 0) -> int:
         """Write records, some of them twice; returns how many were acknowledged."""
@@ -138,7 +150,18 @@ class Installation:
 @pytest.fixture(scope="session")
 def images() -> Iterator[dict[str, str]]:
     with engine():
+        removed()
         yield build_all(install(print))
+
+
+def removed() -> None:
+    """What runs before this that were killed have left; the engine has started it again."""
+    ours = ["--filter", "label=com.docker.compose.project", "--filter", "name=anabranch-test-"]
+    if left := docker("ps", "-aq", *ours).split():
+        docker("rm", "-fv", *left)
+    for kind in ("network", "volume"):
+        if left := docker(kind, "ls", "-q", *ours).split():
+            docker(kind, "rm", *left)
 
 
 @pytest.fixture(scope="session")

@@ -3,14 +3,20 @@
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from infra.compose import ComposeProfile
 from tests.compose.conftest import Installation
 from tests.compose.engine import docker
+from tests.services import until
 
-pytestmark = [pytest.mark.compose, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1200)]
+
+
+KNOWS = {name: [f"{name}.json"] for name in ("archiver", "commands", "derive", "speed")} | {"cli": ["batch.json"]}
+"""Service → the settings files that it is given."""
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +41,20 @@ def test_containers_are_confined(core: Installation) -> None:
         assert all(binding["HostIp"] == "127.0.0.1" for binding in published)
         secrets = [core.settings.postgres_password, core.settings.s3.secret_key, core.settings.ops.password]
         assert not [1 for secret in secrets if secret.get_secret_value() in json.dumps(found)], one["Service"]
+        mounts = [mount["Source"] for mount in found["Mounts"] if mount["Destination"] == "/run/secrets/settings"]
+        assert [Path(mount).name for mount in mounts] == KNOWS.get(one["Service"], [])
 
 
 def test_up_again_starts_nothing_that_runs(core: Installation) -> None:
-    before = {one["Service"]: one["ID"] for one in core.containers()}
+    running = [one["Service"] for one in core.containers() if one["State"] == "running"]
+
+    def started() -> dict[str, tuple[str, str]]:
+        found = {service: core.inspect(service) for service in running}
+        return {service: (one["Id"], one["State"]["StartedAt"]) for service, one in found.items()}
+
+    before = started()
     core.up()
-    assert {one["Service"]: one["ID"] for one in core.containers()} == before
+    assert started() == before
 
 
 def test_the_main_job(core: Installation) -> None:
@@ -55,13 +69,16 @@ def test_the_main_job(core: Installation) -> None:
     core.assert_exact()
 
 
+@pytest.mark.timeout(1500)
 def test_what_is_killed_comes_back_and_nothing_is_lost_or_counted_twice(core: Installation) -> None:
-    before = core.logged()
+    before, acknowledged = core.logged(), 0
     with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(core.simulate, 4_000, 2, 100)
-        for service in ("archiver", "speed", "derive", "kafka-1", "minio", "speed"):
+        for seed, service in enumerate(("archiver", "speed", "derive", "kafka-1", "minio"), 2):
+            writing, there = pool.submit(core.simulate, 1_500, seed, 100), core.logged()
+            until(lambda: core.logged() > there, 60, "records come in")  # noqa: B023  # called at once
+            assert not writing.done()
             core.crash(service)
-        acknowledged = writing.result()
+            acknowledged += writing.result()
     assert core.logged() >= before + acknowledged > before
     core.anabranch("wait")
     core.anabranch("batch")

@@ -9,7 +9,7 @@ from infra.compose import ComposeProfile
 from tests.compose.conftest import Installation
 from tests.services import until
 
-pytestmark = [pytest.mark.compose, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +24,7 @@ def test_airflow_runs_the_batch_layer(full: Installation) -> None:
     full.simulate(2_000, seed=3)
     full.anabranch("wait")
     api = AirflowApi(full.settings)  # on the port that is published on loopback
+    until(lambda: "batch_views" in {one["dag_id"] for one in api.get("dags?limit=100")["dags"]}, 180, "it is parsed")
     tasks = api.wait("batch_views", api.trigger("batch_views"), 500)
     assert tasks["publish"] == "success"
     assert full.query("SELECT batch_records > 0 FROM serving.boundary WHERE view = 'traffic'") == [[True]]

@@ -10,7 +10,7 @@ from infra.compose import ComposeProfile
 from tests.compose.conftest import Installation
 from tests.services import until
 
-pytestmark = [pytest.mark.compose, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.compose, pytest.mark.timeout(1200)]
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +25,7 @@ def test_a_broker_is_lost_and_nothing_that_was_acknowledged(scale: Installation)
     with ThreadPoolExecutor(1) as pool:
         writing = pool.submit(scale.simulate, 3_000, 4, 100)
         until(lambda: scale.logged() > 300, 120, "records come in")
+        assert not writing.done()
         scale.compose("kill", "kafka-2")  # and it stays away: the engine does not start what it was told to kill
         acknowledged = writing.result()
     assert scale.logged() >= acknowledged > 300

@@ -119,7 +119,7 @@ class JournalledWriter:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("x")
         self._producer = Producer({
-            "bootstrap.servers": settings.kafka.bootstrap, "enable.idempotence": True, "acks": "all", "log_level": 3,
+            **settings.kafka.client(), "enable.idempotence": True, "acks": "all", "log_level": 3,
             "partitioner": PARTITIONER, "linger.ms": 5, "message.max.bytes": 16 * 1024 * 1024,
             "delivery.timeout.ms": 240_000, "queue.buffering.max.kbytes": 262_144, "compression.type": "lz4",
         })  # fmt: skip

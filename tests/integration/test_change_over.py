@@ -48,7 +48,7 @@ def store(settings: Settings, records: list[LogRecord], committed: int) -> None:
 
 
 def commit(settings: Settings, records: list[LogRecord]) -> None:
-    consumer = Consumer({"bootstrap.servers": settings.kafka.bootstrap, "group.id": settings.archiver.group})
+    consumer = Consumer({**settings.kafka.client(), "group.id": settings.archiver.group})
     place = TopicPartition(records[0].topic, records[0].partition, records[-1].offset + 1)
     consumer.commit(offsets=[place], asynchronous=False)
     consumer.close()

@@ -1,5 +1,6 @@
 """The check of the archive on real tables: it passes what ingest wrote, finds what is wrong, and its remedy helps."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from batch.plan import Plan
 from batch.quality import check_archive
 from runtime.errors import QualityError
 from runtime.settings import Settings
-from tests.services import assert_exact, assert_verified, batch, feed, query, shop
+from tests.services import assert_exact, assert_verified, batch, feed, query, run, shop
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
@@ -32,14 +33,14 @@ def test_offsets_that_are_missing_are_named_and_the_remedy_brings_them_back(
         "HAVING count(*) > 3 ORDER BY 1 LIMIT 1",
     )
     between = f"kafka_partition = {partition} AND kafka_offset BETWEEN {first} AND {first + 1}"
-    query(platform, f'DELETE FROM lake.archive."order" WHERE {between}')
+    lake.sql(f"DELETE FROM lake.archive.order WHERE {between}")
     said = f'lake.archive."order", partition {partition}: .* first fault: {first} to {first + 1} are missing'
     with pytest.raises(QualityError, match=said) as refused:
         check_archive(asked, platform)
 
-    assert 'DROP TABLE lake.archive."order"' in str(refused.value)
+    assert "anabranch drop archive.order, then" in str(refused.value)
     assert "anabranch batch --full" in str(refused.value)
-    query(platform, 'DROP TABLE lake.archive."order"')
+    assert json.loads(run("drop", "archive.order", "--json")) == {"dropped": ["archive.order"]}
     batch(lake, platform, Plan(full=True))
     check_archive(asked, platform)
     assert_verified(lake, platform)

@@ -17,8 +17,9 @@ PATIENCE_SECONDS = 60.0
 
 
 def secrets_path(settings: Settings) -> Path:
-    """Where the worker finds what the connector's configuration may not hold, for it is kept in a topic."""
-    return settings.home / "config" / "connect" / "secrets.properties"
+    """Where the worker finds what the connector's configuration may not hold, for it is kept in a topic. In a directory
+    of its own: a connector may be given what lies there, and the worker's own login is none of it."""
+    return settings.home / "config" / "connect" / "secrets" / "database.properties"
 
 
 def configuration(settings: Settings, tables: Sequence[str]) -> dict[str, str]:

@@ -96,7 +96,7 @@ class Capture:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._producer = Producer({
-            "bootstrap.servers": settings.kafka.bootstrap, "transactional.id": stream.GROUP, "log_level": 3,
+            **settings.kafka.client(), "transactional.id": stream.GROUP, "log_level": 3,
             "partitioner": PARTITIONER, "compression.type": "lz4", "linger.ms": 5, "batch.size": 512 * 1024,
             "message.max.bytes": MAX_RECORD_BYTES, "queue.buffering.max.kbytes": 262_144,
             "transaction.timeout.ms": 300_000,
@@ -231,7 +231,7 @@ class Capture:
         """The offset some time before a snapshot that is announced at ``offset``."""
         first, _ = stream.bounds(self._settings)
         then = datetime.fromtimestamp(time.time() - BEFORE_SECONDS, UTC)
-        found = offsets_at(self._settings.kafka.bootstrap, stream.TOPIC, 0, then)
+        found = offsets_at(self._settings.kafka, stream.TOPIC, 0, then)
         return max(first, min(offset, found))
 
     def _delivered(self, error: KafkaError | None, message: Message) -> None:

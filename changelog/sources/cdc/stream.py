@@ -39,7 +39,7 @@ def announce(settings: Settings) -> int:
     To be called while nobody else writes to the stream.
     """
     offsets: list[int] = []
-    producer = Producer({"bootstrap.servers": settings.kafka.bootstrap, "acks": "all", "log_level": 3})
+    producer = Producer({**settings.kafka.client(), "acks": "all", "log_level": 3})
     value = json.dumps({"life": uuid.uuid4().hex[:8]}).encode()
     producer.produce(TOPIC, value=value, partition=0, on_delivery=lambda _, m: offsets.append(m.offset() or 0))
     if producer.flush(TIMEOUT) or not offsets:
@@ -85,7 +85,7 @@ def commit(settings: Settings, offset: int) -> None:
 def _consumer(settings: Settings) -> Consumer:
     return Consumer(
         {
-            "bootstrap.servers": settings.kafka.bootstrap,
+            **settings.kafka.client(),
             "group.id": GROUP,
             "enable.auto.commit": False,
             "isolation.level": "read_committed",

@@ -8,7 +8,8 @@ from typing import Any
 
 from changelog.envelope import encode, envelope, timestamp
 from changelog.producer import Record
-from infra.home import write_private
+from infra.artifacts.install import install
+from infra.home import initialise, write_private
 from tests.faults.cases.speed import begin_anew
 from tests.faults.catalogue import fault
 from tests.faults.journal import Made, shop_prefixes, shop_records
@@ -65,11 +66,13 @@ def horizon(scene: Scene, seconds: int) -> Iterator[None]:
     written = json.loads(before)
     written["speed"] = {**written.get("speed", {}), "horizon_seconds": seconds}
     write_private(path, json.dumps(written))
+    initialise(install(print))
     try:
         begin_anew(scene)
         yield
     finally:
         write_private(path, before)
+        initialise(install(print))
         begin_anew(scene)
 
 

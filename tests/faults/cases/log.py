@@ -44,7 +44,7 @@ def topic_unrelated(scene: Scene) -> None:
         client = admin(scene.settings)
         for future in client.create_topics([NewTopic(name, 3, 1) for name in names]).values():
             future.result(30)
-        producer = Producer({"bootstrap.servers": scene.settings.kafka.bootstrap})
+        producer = Producer({**scene.settings.kafka.client()})
         for name in names:
             for number in range(500):
                 producer.produce(name, key=str(number), value=b"\xff not a record")

@@ -83,7 +83,7 @@ def test_a_hole_or_a_double_is_found_and_named(found: list[Row], said: str) -> N
     message = verdict(Archive(order=[*found, *rows(0, partition=1)]), ends(order=10))
     assert f'lake.archive."order", partition 0: its rows {said}' in message
     assert "partition 1" not in message
-    assert 'DROP TABLE lake.archive."order"' in message
+    assert "anabranch drop archive.order" in message
 
 
 def test_an_archive_that_is_ahead_of_its_log_is_refused() -> None:

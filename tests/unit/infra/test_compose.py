@@ -112,8 +112,9 @@ def test_what_is_mounted_is_declared_and_configuration_is_read_only() -> None:
     for name, service in SERVICES.items():
         for mount in service.get("volumes", ()):
             source, _, target = DEFAULT.sub("config", mount).partition(":")
-            assert source in FILE["volumes"] or target.endswith(":ro"), f"{name}: {mount}"
-        assert set(service.get("secrets", ())) <= FILE["secrets"].keys()
+            assert source in {*FILE["volumes"], "/scratch"} or target.endswith(":ro"), f"{name}: {mount}"
+        for secret in service.get("secrets", ()):
+            assert (secret if isinstance(secret, str) else secret["source"]) in FILE["secrets"]
 
 
 def test_what_a_service_waits_for_is_in_its_profiles() -> None:
@@ -130,6 +131,7 @@ def test_no_secret_is_in_the_file_or_in_the_variables(init: Init) -> None:
     settings = json.loads((made / "settings.json").read_text())
     secrets = [
         settings["postgres_password"], settings["supervisor_password"], settings["s3"]["secret_key"],
+        settings["kafka"]["password"], settings["trino"]["password"], settings["trino"]["shared_secret"],
         *(settings[name]["password"] for name in ("catalog", "ops", "shop", "airflow")),
         *(settings[name]["database"]["password"] for name in ("cdc", "airflow")),
         *(settings["airflow"][name] for name in ("fernet_key", "jwt_secret", "api_secret_key")),
@@ -142,17 +144,21 @@ def test_no_secret_is_in_the_file_or_in_the_variables(init: Init) -> None:
         for path in made.rglob("*")
         if path.is_file() and any(secret in path.read_text() for secret in secrets)
     }
-    catalogs = {f"trino/{node}/catalog/{name}.properties" for node in ("coordinator", "worker")
-                for name in ("lake", "ops", "shop")}  # fmt: skip
+    nodes = {f"trino/{node}/config.properties" for node in ("coordinator", "worker")}
     assert holding == {
-        "settings.json", "postgres/password", "minio/password", "secor/secor.properties", *catalogs
+        "settings.json", "logins/batch.json", "logins/cdc.json", "logins/connect.json",
+        "postgres/password", "minio/password", "kafka/kafka-1.properties", "kafka/format.arguments", *nodes
     }  # fmt: skip
 
 
 def test_only_the_owner_enters_the_directory_and_containers_can_read_what_is_mounted(init: Init) -> None:
-    made = init()
+    before = os.umask(0o077)
+    try:
+        made = init()
+    finally:
+        os.umask(before)
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
-    assert all(stat.S_IMODE(path.stat().st_mode) == 0o644 for path in made.rglob("*") if path.is_file())
+    assert all(stat.S_IMODE(path.stat().st_mode) == (0o644 if path.is_file() else 0o755) for path in made.rglob("*"))
 
 
 def test_a_second_call_renders_the_same(init: Init) -> None:
@@ -210,9 +216,9 @@ def test_three_brokers_keep_every_record_three_times(init: Init) -> None:
 
 def with_secrets(one: Any, other: Any, name: str = "") -> Any:
     """``one`` with the secrets of ``other``."""
-    if isinstance(one, dict):
+    if isinstance(one, dict) and name not in ("identities", "people"):
         return {key: with_secrets(value, other[key], key) for key, value in one.items()}
-    return other if re.search("password|secret|key$", name) and name != "access_key" else one
+    return other if re.search("password|secret|key$|identities|people", name) and name != "access_key" else one
 
 
 @pytest.fixture
@@ -221,7 +227,7 @@ def local(tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch, i
     secrets = json.loads((init(FULL) / "settings.json").read_text())
     home = tmp_path / "home"
     home.mkdir()
-    written = with_secrets(completed(generated(Ports(BASE))), secrets) | {"profile": "full"}
+    written = with_secrets(completed(generated(Ports(BASE)), home), secrets) | {"profile": "full"}
     (home / "settings.json").write_text(json.dumps(written))
     monkeypatch.setenv("ANABRANCH_HOME", str(home))
     settings = Settings()
@@ -237,14 +243,26 @@ def test_kafka_is_configured_as_on_one_machine_but_for_addresses(local: tuple[Se
     made = properties((init(FULL) / "kafka" / "kafka-1.properties").read_text())
     there = properties((local[1] / "config" / "kafka" / "server.properties").read_text())
     assert differing(made, there) == {
-        "controller.quorum.voters", "listeners", "advertised.listeners", "listener.security.protocol.map", "log.dirs"
+        "controller.quorum.voters", "listeners", "advertised.listeners", "listener.security.protocol.map", "log.dirs",
+        "listener.name.outside.scram-sha-512.sasl.jaas.config",
     }  # fmt: skip
 
 
 def test_trino_is_configured_as_on_one_machine_but_for_addresses(local: tuple[Settings, Path], init: Init) -> None:
     made, there = init(FULL) / "trino" / "coordinator", local[1] / "config" / "trino"
     expected = {
-        "config.properties": {"http-server.http.port", "discovery.uri", "plugin.dir", "catalog.config-dir"},
+        "config.properties": {
+            "http-server.http.port",
+            "http-server.https.port",
+            "http-server.https.keystore.path",
+            "discovery.uri",
+            "plugin.dir",
+            "catalog.config-dir",
+            "password-authenticator.config-files",
+            "access-control.config-files",
+        },
+        "password-authenticator.properties": {"file.password-file"},
+        "access-control.properties": {"security.config-file"},
         "log.properties": set(),
         "catalog/lake.properties": {"iceberg.jdbc-catalog.connection-url", "s3.endpoint"},
         "catalog/ops.properties": {"connection-url"},
@@ -253,6 +271,8 @@ def test_trino_is_configured_as_on_one_machine_but_for_addresses(local: tuple[Se
     for name, addresses in expected.items():
         one, other = properties((made / name).read_text()), properties((there / name).read_text())
         assert differing(one, other) == addresses, name
+    for name in ("passwords", "rules.json"):
+        assert (made / name).read_text() == (there / name).read_text()
 
 
 def test_postgres_is_configured_as_on_one_machine_but_for_addresses(
@@ -298,7 +318,9 @@ def test_our_image_knows_every_service_that_compose_starts_from_it(
         (there,) = (one for one in everything if one.name == made.name)
         assert made.command[1:2] == there.command[1:2]
         written = {path.parts[-2] for path in (tmp_path / name).rglob("*") if path.is_file()}
-        assert written == ({"connect"} if name == "connect" else {"airflow", "spark"} if "airflow" in name else set())
+        assert written == (
+            {"connect", "secrets"} if name == "connect" else {"airflow", "spark"} if "airflow" in name else set()
+        )
     with pytest.raises(TerminalError, match="there is no service 'nobody'; there are connect, archiver"):
         container.service("nobody", contained)
 

@@ -14,6 +14,7 @@ import pytest
 from infra import home as homes
 from infra.artifacts.install import Programs
 from infra.home import BASES, Ports, choose_base, initialise, is_initialised, port_is_free, write_private
+from infra.identities import IDENTITIES
 from runtime.errors import PreflightError
 from runtime.settings import Settings
 
@@ -102,7 +103,11 @@ def test_only_the_owner_may_read_the_settings_whatever_the_umask(home: Path, pro
     finally:
         os.umask(umask)
     assert (home / "settings.json").stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in home.iterdir()] == ["settings.json"]
+    written = {str(path.relative_to(home)) for path in home.rglob("*") if path.is_file()}
+    identities = {f"logins/{name}.json" for name in IDENTITIES}
+    assert written == {"settings.json", "config/tls/server.pem", "config/tls/certificate.pem", *identities}
+    assert {(home / name).stat().st_mode & 0o777 for name in written} == {0o600}
+    assert home.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_private_file_is_replaced_in_one_step(tmp_path: Path) -> None:

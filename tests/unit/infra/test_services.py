@@ -4,11 +4,13 @@ import json
 import os
 import re
 import shlex
+import socket
 from configparser import ConfigParser
 from pathlib import Path
 from unittest.mock import MagicMock
 
 import pytest
+from pydantic import SecretStr
 from sqlalchemy.engine import make_url
 from supervisor.options import ServerOptions  # type: ignore[import-untyped]  # has no types
 
@@ -18,6 +20,7 @@ from infra import airflow, supervise
 from infra.airflow import COMPONENTS
 from infra.artifacts.install import Programs
 from infra.home import Ports
+from infra.identities import IDENTITIES
 from infra.platform import READY_SECONDS
 from infra.preflight import MEMORY_GIB
 from infra.service import Service
@@ -34,6 +37,9 @@ SECRETS = {
     "POSTGRES_PASSWORD": "secret-of-postgres",
     "SUPERVISOR_PASSWORD": "secret-of-supervisor",
     "S3__SECRET_KEY": "secret-of-s3",
+    "KAFKA__PASSWORD": "secret-of-kafka",
+    "TRINO__PASSWORD": "secret-of-trino",
+    "TRINO__SHARED_SECRET": "secret-of-trino's-nodes",
     "OPS__PASSWORD": "secret-of-ops",
     "CATALOG__PASSWORD": "secret-of-catalog",
     "SHOP__PASSWORD": "secret-of-shop",
@@ -44,6 +50,8 @@ SECRETS = {
     "AIRFLOW__JWT_SECRET": "secret-of-jwt",
     "AIRFLOW__API_SECRET_KEY": "secret-of-api",
 }
+OWN = {name: SecretStr(f"secret-of-the-{name}") for name in IDENTITIES}
+ALL_SECRETS = [*SECRETS.values(), *(secret.get_secret_value() for secret in OWN.values())]
 CORE = ["postgres", "kafka", "minio", "trino", "archiver", "derive", "speed", "commands"]
 CAPTURE = ["connect", "cdc"]
 UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "mib": 2**20}
@@ -55,6 +63,7 @@ def settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     values = {
         **SECRETS,
         "KAFKA__BOOTSTRAP": f"127.0.0.1:{ports.kafka}",
+        "KAFKA__USER": "admin",
         "S3__ENDPOINT": f"http://127.0.0.1:{ports.minio}",
         "TRINO__PORT": str(ports.trino),
     }
@@ -68,7 +77,7 @@ def settings(home: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
     values["CDC__CONNECT_URL"] = f"http://127.0.0.1:{ports.connect}"
     for key, value in values.items():
         monkeypatch.setenv(f"ANABRANCH_{key}", value)
-    return Settings(port_base=BASE, profile="full")
+    return Settings(port_base=BASE, profile="full", identities=OWN)
 
 
 @pytest.fixture
@@ -147,6 +156,7 @@ def test_a_local_spark_listens_on_loopback_only(settings: Settings, monkeypatch:
 def test_every_address_that_is_written_is_loopback_and_on_a_port_of_the_home(
     by_name: dict[str, Service], config: dict[str, str]
 ) -> None:
+    config = {name: text for name, text in config.items() if name != "config/trino/passwords"}  # USER:ROUNDS:…
     text = "\n".join([*config.values(), *(" ".join([*one.command, one.url]) for one in by_name.values())])
     found = re.findall(r"([\w.*-]*|\[[\w:]*\]):(\d{4,5})\b", text)
     assert {host for host, _ in found} == {"127.0.0.1"}
@@ -176,13 +186,17 @@ def test_every_server_has_a_limit_of_memory_and_together_they_fit(
 
 def test_no_command_line_shows_a_secret(by_name: dict[str, Service]) -> None:
     shown = " ".join(part for service in by_name.values() for part in (*service.command, service.url))
-    assert [secret for secret in SECRETS.values() if secret in shown] == []
+    assert [secret for secret in ALL_SECRETS if secret in shown] == []
 
 
 def test_only_the_owner_can_read_what_is_written(settings: Settings, config: dict[str, str]) -> None:
-    assert {name for name, text in config.items() if any(secret in text for secret in SECRETS.values())} == {
-        "config/connect/secrets.properties",
+    assert {name for name, text in config.items() if any(secret in text for secret in ALL_SECRETS)} == {
+        "config/kafka/server.properties",
+        "config/kafka/format.arguments",
+        "config/connect/worker.properties",
+        "config/connect/secrets/database.properties",
         "config/supervisord.conf",
+        "config/trino/config.properties",
         "config/trino/catalog/lake.properties",
         "config/trino/catalog/ops.properties",
         "config/trino/catalog/shop.properties",
@@ -198,7 +212,7 @@ def test_a_service_gets_no_secret_in_its_environment_but_minio_its_own(
     for service in by_name.values():
         given = environment(settings, service).values()
         expected = ["secret-of-s3"] if service.name == "minio" else []
-        assert [value for value in given if value in SECRETS.values()] == expected
+        assert [value for value in given if any(secret in value for secret in ALL_SECRETS)] == expected
 
 
 def test_writing_the_configuration_again_changes_nothing(
@@ -233,7 +247,7 @@ def test_supervisor_reads_the_commands_that_were_meant(
 ) -> None:
     moved = settings.home / name
     monkeypatch.setenv("ANABRANCH_HOME", str(moved))
-    settings = Settings(port_base=BASE, profile="full")
+    settings = Settings(port_base=BASE, profile="full", identities=OWN)
     meant = services(settings, programs)
     supervise.write_config(settings, meant)
     options = ServerOptions()
@@ -274,15 +288,12 @@ def test_airflow_keeps_to_its_own_database_and_to_our_files(settings: Settings, 
     )  # fmt: skip
 
 
-def test_dags_find_spark_and_trino_where_the_settings_say(settings: Settings, by_name: dict[str, Service]) -> None:
+def test_dags_find_spark_where_the_settings_say(settings: Settings) -> None:
     elsewhere = settings.model_copy(
         update={"spark": settings.spark.model_copy(update={"master": "spark://there:7077"})}
     )
     for given, master in ((settings, "local[2]"), (elsewhere, "spark://there:7077")):
         assert json.loads(airflow.connections(given)["spark_default"])["host"] == master
-    trino = json.loads(by_name["airflow-scheduler"].environment["AIRFLOW_CONN_TRINO_DEFAULT"])
-    assert (trino["host"], trino["port"], trino["login"]) == ("127.0.0.1", Ports(BASE).trino, "anabranch")
-    assert trino["extra"]["catalog"] == "lake"
 
 
 def test_what_spark_submit_must_know_is_what_a_session_of_its_own_would_get(
@@ -300,6 +311,9 @@ def test_what_spark_submit_must_know_is_what_a_session_of_its_own_would_get(
     assert "-XX:SharedArchiveFile=made.jsa" in options
     cluster = settings.model_copy(update={"spark": settings.spark.model_copy(update={"master": "yarn"})})
     assert "spark.driver.host" not in submit_conf(cluster, "1g")
+    cluster.spark.master = "spark://there:7077"
+    own = submit_conf(cluster, "1g")
+    assert (own["spark.driver.host"], own["spark.driver.bindAddress"]) == (socket.gethostname(), "0.0.0.0")
 
 
 def test_a_session_leaves_master_and_memory_to_spark_submit(
@@ -321,9 +335,10 @@ def test_processes_of_airflow_can_be_found_by_their_environment(by_name: dict[st
     assert {by_name[name].environment["SPT_NOENV"] for name in COMPONENTS} == {"1"}
 
 
-def test_only_the_interface_of_airflow_asks_who_you_are(by_name: dict[str, Service]) -> None:
+def test_the_interfaces_of_airflow_and_trino_ask_who_you_are(by_name: dict[str, Service]) -> None:
     logins = {name: service.login for name, service in by_name.items() if service.login}
-    assert logins.keys() == {"airflow-api"}
+    assert logins.keys() == {"trino", "airflow-api"}
+    assert logins["trino"] == ("engineer", OWN["engineer"])
     user, password = logins["airflow-api"]
     assert (user, password.get_secret_value()) == ("admin", "secret-of-airflow")
     assert "secret" not in repr(by_name["airflow-api"])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import duckdb
 import pytest
 
+from runtime import ops
 from serving.sql import EPOCHS, Pin, bad_records, batch_side, boundary, columns, merged, speed_side, states
 from views.aggregate import Aggregate, Count, Sum
 from views.algebra import Field, Key, View
@@ -183,7 +184,8 @@ def test_hiding_takes_a_guest_out_of_states_and_what_is_read() -> None:
 
 
 def test_the_boundary_counts_only_what_was_published_to_the_end() -> None:
-    assert "p.state = 'finished'" in boundary(all_views())
+    assert "FROM ops.public.served" in boundary(all_views())
+    assert "p.state = 'finished' AND v.withdrawn_at IS NULL" in ops.SCHEMA
     assert "j.epoch >= p.epoch" in boundary(all_views())
     assert "j.generation = p.generation" in boundary(all_views())
 

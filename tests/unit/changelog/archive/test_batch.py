@@ -2,7 +2,8 @@
 
 import pytest
 
-from changelog.archive.archiver import Batch
+from changelog.archive.archiver import HELD_BYTES, RECORD_BYTES, Batch, due
+from runtime.settings import Archiver
 
 pytestmark = pytest.mark.unit
 
@@ -36,3 +37,18 @@ def test_a_partition_may_hold_nothing_but_offsets_without_records() -> None:
     assert (batch.next, batch.empty) == (5, [])
     batch.reach(9)
     assert (batch.hours, batch.next, batch.empty) == ({}, 9, [(5, 8)])
+
+
+def test_a_batch_is_stored_when_it_is_large_or_old() -> None:
+    limits = Archiver(max_bytes=100, max_age_seconds=10)
+    batches = {("a", 0): Batch(0, 5, 0.0), ("a", 1): Batch(0, 5, 8.0), ("b", 0): Batch(0, 5, 8.0, size=100)}
+    assert due(batches, limits, 9.0) == [("b", 0)]
+    assert due(batches, limits, 10.0) == [("a", 0), ("b", 0)]
+
+
+def test_all_are_stored_where_together_they_fill_the_memory() -> None:
+    few = HELD_BYTES // RECORD_BYTES // 2
+    batches = {("a", number): Batch(7, 7 + few, 0.0) for number in range(2)}
+    assert due(batches, Archiver(), 1.0) == []
+    batches["a", 1].size = RECORD_BYTES * 3
+    assert due(batches, Archiver(), 1.0) == [("a", 0), ("a", 1)]

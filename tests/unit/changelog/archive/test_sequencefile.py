@@ -1,6 +1,7 @@
 """SequenceFiles: what is written is read, and no damage goes unnoticed."""
 
 import struct
+import tracemalloc
 import zlib
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from changelog.archive import sequencefile
-from changelog.archive.sequencefile import Writer, read, vint
+from changelog.archive.sequencefile import MOST_BYTES, Writer, read, vint
 from runtime.errors import ArchiveError
 from tests.unit.changelog.archive.reading import read_until_error
 
@@ -174,3 +175,22 @@ def test_a_length_that_is_no_number_or_holds_no_record_is_refused(first: int) ->
 def test_whatever_lengths_say_reading_ends(lengths: bytes, data: bytes, count: int) -> None:
     found, error = read_until_error(read, block(lengths, data, lengths, data, count=count), NAME)
     assert (len(found) == count and sum(4 + len(key) for key, _ in found) == len(data)) or error
+
+
+@pytest.mark.parametrize("which", range(4))
+def test_a_small_object_that_holds_gigabytes_is_refused_before_they_are_there(which: int) -> None:
+    buffers = [b""] * 4
+    buffers[which] = b"\4" * (MOST_BYTES + 1)
+    made = block(*buffers)
+    assert len(made) < MOST_BYTES / 200
+    tracemalloc.start()
+    with pytest.raises(ArchiveError, match=r"a-bomb: a compressed buffer holds more than (8|128) MiB"):
+        list(read(made, "a-bomb"))
+    assert tracemalloc.get_traced_memory()[1] < 2 * MOST_BYTES + 10_000_000
+    tracemalloc.stop()
+
+
+def test_empty_records_by_the_million_are_refused_before_they_are_there() -> None:
+    made = block(b"\4" * MOST_BYTES, bytes(4 * MOST_BYTES // 16), b"", b"")
+    with pytest.raises(ArchiveError, match="a compressed buffer holds more than 8 MiB"):
+        list(read(made, NAME))
