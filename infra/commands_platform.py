@@ -71,7 +71,13 @@ def logs(
     lines: Annotated[int, typer.Option("-n", "--lines")] = 50,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="go on as it grows")] = False,
 ) -> None:
-    """Show what a service wrote. Example: anabranch logs speed -f"""
+    """Show what a service wrote. Example: anabranch logs speed -f
+
+    A container does not see what others write: there it says which command of Compose does.
+    """
+    if "ANABRANCH_SETTINGS" in os.environ:
+        follows = "-f " if follow else ""
+        raise TerminalError(f"outside of the container: docker compose logs -n {lines} {follows}{name}")
     path = supervise.log_path(Settings(), name)
     if not path.exists():
         known = ", ".join(sorted(p.stem for p in path.parent.glob("*.log"))) or "none yet"

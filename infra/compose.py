@@ -92,9 +92,11 @@ def init(
     """
     directory.mkdir(parents=True, exist_ok=True)
     directory.chmod(0o700)
-    path = directory / "settings.json"
-    written = json.loads(path.read_text()) if path.exists() else generated(Ports(choose_base()))
-    size = Size.of(profiles)
+    path, size = directory / "settings.json", Size.of(profiles)
+    if path.exists():
+        written = json.loads(path.read_text())
+    else:
+        written = generated(Ports(choose_base(lambda base: outside_ports(base, size.brokers))))
     if path.exists() and (was := written["kafka"]["replication_factor"]) != size.brokers:
         raise TerminalError(
             f"{directory} is of an installation with {was} brokers, and {' + '.join(profiles)} has {size.brokers}. A "

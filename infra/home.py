@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import socket
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,15 +102,15 @@ def port_is_free(port: int) -> bool:
     return True
 
 
-def choose_base() -> int:
-    """``$ANABRANCH_PORT_BASE``, or the first base whose ports are all free."""
+def choose_base(more: Callable[[int], Iterable[int]] = lambda _: ()) -> int:
+    """``$ANABRANCH_PORT_BASE``, or the first base whose ports are all free. ``more``: base → ports beside ``Ports``."""
     wanted = os.environ.get("ANABRANCH_PORT_BASE")
     if wanted:
         if not wanted.isdecimal() or not 1024 <= int(wanted) <= 65_000:
             raise PreflightError(f"ANABRANCH_PORT_BASE is {wanted!r}; it has to be a number from 1024 to 65000")
         return int(wanted)
     for base in BASES:
-        if all(port_is_free(port) for port in Ports(base).all()):
+        if all(port_is_free(port) for port in (*Ports(base).all(), *more(base))):
             return base
     raise PreflightError("no free block of ports from 20000 to 29999; set ANABRANCH_PORT_BASE to a base of your own")
 

@@ -136,6 +136,13 @@ def test_an_error_is_one_message_and_ends_with_1(run: Run, words: str, message: 
     assert re.match(f"error: {message}", line)
 
 
+def test_in_a_container_it_is_said_who_shows_what_services_write(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANABRANCH_SETTINGS", "/run/secrets/settings")
+    status, out, err = run("logs", "speed", "-f")
+    assert (status, out) == (1, "")
+    assert "docker compose logs -n 50 -f speed" in err
+
+
 @pytest.mark.parametrize("words", ["publish", "rollback", "release", "generation list"])
 def test_a_database_that_does_not_answer_is_one_message(run: Run, words: str) -> None:
     status, _, err = run(*words.split())

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]  # has no types
 
-from infra import airflow, compose, connect, container
+from infra import airflow, compose, connect, container, home
 from infra.artifacts.install import Programs
 from infra.artifacts.lock import artifacts, go_module
 from infra.compose import ArchiverChoice, ComposeProfile
@@ -194,6 +194,15 @@ def test_a_log_does_not_change_its_number_of_brokers(init: Init) -> None:
     init()
     with pytest.raises(TerminalError, match="1 brokers, and full \\+ scale has 3"):
         init(FULL, SCALE)
+
+
+def test_the_ports_of_all_brokers_are_looked_at(init: Init, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANABRANCH_PORT_BASE")
+    monkeypatch.setattr(home, "BASES", (12_000, 13_000))
+    third = Ports(12_000).kafka + 200
+    monkeypatch.setattr(home, "port_is_free", lambda port: port != third)
+    assert read(init(CORE, name="one") / "settings.json").port_base == 12_000
+    assert read(init(SCALE, name="three") / "settings.json").port_base == 13_000
 
 
 def test_three_brokers_keep_every_record_three_times(init: Init) -> None:

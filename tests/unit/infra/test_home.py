@@ -172,6 +172,11 @@ def test_a_base_of_which_one_port_is_in_use_is_passed_over(
         assert written(another(home, monkeypatch, programs))["port_base"] == bases[1]
 
 
+def test_a_base_is_passed_over_too_where_a_port_beside_is_in_use(bases: list[int]) -> None:
+    with listening() as port:
+        assert choose_base(lambda base: [port] if base == bases[0] else []) == bases[1]
+
+
 def test_no_free_base_is_said_with_the_remedy(home: Path, bases: list[int]) -> None:
     with (
         listening(bases[0]),
