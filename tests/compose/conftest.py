@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,9 @@ QUICK = {
 
 UP_SECONDS = 900
 
+FIGURES = Path("test-results") / "compose.jsonl"
+"""A line for each installation when it is removed: how long its first start took, and what each container has taken."""
+
 
 class Installation:
     """A directory that ``anabranch init`` wrote, and the containers that Compose makes of it."""
@@ -50,6 +54,7 @@ class Installation:
         self.project = f"anabranch-test-{os.getpid()}-{'-'.join(profiles)}"
         self._environment = {**os.environ, **images, "HEALTH_INTERVAL": "5s"}
         self._profiles = profiles
+        self.up_seconds: float | None = None
         self.init("anabranch")
         settings = json.loads((directory / "config" / "settings.json").read_text())
         for section, values in QUICK.items():
@@ -79,11 +84,13 @@ class Installation:
 
     def up(self) -> None:
         """Not by ``--wait-timeout``: when that is over Compose says that all is well."""
+        began = time.monotonic()
         try:
             self.compose("up", "--wait", "--no-build", seconds=UP_SECONDS)
         except (AssertionError, subprocess.TimeoutExpired) as error:
             raise AssertionError(f"{error}\n{self.report()}") from error
         assert self.unwell() == [], self.report()
+        self.up_seconds = self.up_seconds or round(time.monotonic() - began, 1)
 
     def report(self) -> str:
         """What is not well, and what it wrote last."""
@@ -143,7 +150,19 @@ class Installation:
         """Archive and every merged view are the fold of the log."""
         assert json.loads(self.anabranch("verify", "--json"))["differences"] == []
 
+    def memory(self) -> dict[str, str]:
+        """What each running container takes now, and may take."""
+        running = self.compose("ps", "-q", check=False).split()
+        stats = docker("stats", "--no-stream", "--format", "{{json .}}", *running) if running else ""
+        found = [json.loads(line) for line in stats.splitlines()]
+        return {one["Name"].removeprefix(f"{self.project}-"): one["MemUsage"] for one in found}
+
     def down(self) -> None:
+        if self.containers():
+            line = {"profiles": self._profiles, "up_seconds": self.up_seconds, "memory": self.memory()}
+            FIGURES.parent.mkdir(exist_ok=True)
+            with FIGURES.open("a") as file:
+                file.write(json.dumps(line) + "\n")
         self.compose("down", "-v", "--remove-orphans", "--timeout", "5", check=False)
 
 
