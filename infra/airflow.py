@@ -79,7 +79,7 @@ def services(settings: Settings) -> list[Service]:
                 name,
                 [sys.executable, "-m", "infra.launch", sys.executable, "-m", "airflow", *command],
                 environment=given,
-                identity="batch",
+                identity="airflow-api" if api else "batch",
                 url=url(settings) if api else health,
                 stop_seconds=STOP_SECONDS.get(name, 10),
                 login=(settings.airflow.user, settings.airflow.password) if api else None,

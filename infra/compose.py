@@ -49,7 +49,7 @@ CERTIFICATE = Path("/run/secrets/certificate")
 TLS, HOSTS = Path("/etc/anabranch/tls.pem"), ("trino", "localhost", "127.0.0.1")
 """The query engine's certificate with its key, and what it is called."""
 
-SECOR_TEMPLATE = ROOT / "infra" / "secor" / "secor.properties"
+SECOR_TEMPLATE, ZOOKEEPER = (ROOT / "infra" / "secor" / name for name in ("secor.properties", "zoo.cfg"))
 
 
 class ComposeProfile(StrEnum):
@@ -198,6 +198,7 @@ def files(settings: Settings, size: Size) -> dict[str, str]:
     made["minio/password"] = settings.s3.secret_key.get_secret_value()
     for name, text in trino(settings, size).items():
         made[f"trino/{name}"] = text
+    made["zookeeper/zoo.cfg"] = ZOOKEEPER.read_text()
     made["secor/secor.properties"] = Template(SECOR_TEMPLATE.read_text()).substitute(secor(settings))
     return made
 
@@ -228,6 +229,7 @@ def secor(settings: Settings) -> dict[str, str]:
         "group": settings.archiver.group,
         "broker_host": host,
         "broker_port": port,
+        "protocol": settings.kafka.java()["security.protocol"],
         "login": settings.kafka.java()["sasl.jaas.config"],
         "endpoint": settings.s3.endpoint,
         "access_key": settings.s3.access_key,

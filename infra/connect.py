@@ -6,7 +6,7 @@ in a file of its own that the worker looks values up in, so that no topic and no
 
 from urllib.parse import urlsplit
 
-from changelog.sources.cdc.connect import secrets_path
+from changelog.sources.cdc.connect import login, secrets_path
 from infra.artifacts.install import Programs
 from infra.configuration import CONSOLE_LOG, properties
 from infra.home import write_private
@@ -15,9 +15,13 @@ from runtime.settings import Settings
 
 SECONDS_TO_STOP = 20
 
+AUTH = "org.apache.kafka.connect.rest.basic.auth.extension"
+"""What makes the REST interface ask for a login: who may make connectors may have them log in as the capturing role."""
+
 
 def service(settings: Settings, programs: Programs) -> Service:
-    """The worker. Writes its configuration; a second call writes the same."""
+    """The worker. Writes its configuration, and what its health check has to tell curl; a second call writes the
+    same."""
     config = settings.home / "config" / "connect"
     database = settings.cdc.database.password.get_secret_value()
     write_private(secrets_path(settings), properties({"password": database}))
@@ -29,10 +33,23 @@ def service(settings: Settings, programs: Programs) -> Service:
         + "logger.clients.name=org.apache.kafka\nlogger.clients.level=WARN\n"
         "logger.jetty.name=org.eclipse.jetty\nlogger.jetty.level=WARN\n",
     )
-    flags = ["-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={config / 'log4j2.properties'}"]
+    user, password = login(settings)
+    write_private(config / "users.properties", properties({user: password}))
+    write_private(
+        config / "jaas.conf",
+        f'KafkaConnect {{\n  {AUTH}.PropertyFileLoginModule required file="{config / "users.properties"}";\n}};\n',
+    )
+    write_private(config / "login", f'user = "{user}:{password}"\n')
+    flags = [
+        "-Xms128m", "-Xmx512m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile={config / 'log4j2.properties'}",
+        f"-Djava.security.auth.login.config={config / 'jaas.conf'}",
+    ]  # fmt: skip
     main = "org.apache.kafka.connect.cli.ConnectDistributed"
     command = [str(programs.java), *flags, "-cp", f"{programs.connect_jars}/*", main, str(config / "worker.properties")]
-    return Service("connect", command, url=settings.cdc.connect_url, stop_seconds=SECONDS_TO_STOP)
+    return Service(
+        "connect", command, url=settings.cdc.connect_url, stop_seconds=SECONDS_TO_STOP,
+        login=(user, settings.cdc.connect_password),
+    )  # fmt: skip
 
 
 def configuration(settings: Settings, programs: Programs) -> dict[str, str]:
@@ -45,6 +62,7 @@ def configuration(settings: Settings, programs: Programs) -> dict[str, str]:
         "group.id": "anabranch-connect",
         "listeners": f"http://{settings.cdc.connect_listen}:{url.port}",
         "rest.advertised.host.name": str(url.hostname),
+        "rest.extension.classes": f"{AUTH}.BasicAuthSecurityRestExtension",
         "plugin.path": str(programs.connect_plugins),
         "plugin.discovery": "service_load",
         "key.converter": "org.apache.kafka.connect.json.JsonConverter",

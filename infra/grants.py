@@ -5,8 +5,7 @@ import hashlib
 import json
 import time
 from collections.abc import Iterable
-from concurrent.futures import Future
-from typing import Any, LiteralString, cast
+from typing import Any, LiteralString
 from urllib.parse import urlsplit
 
 import psycopg
@@ -32,7 +31,7 @@ from psycopg import sql
 from pydantic import SecretStr
 
 from changelog.topics import TIMEOUT, admin
-from infra.identities import IDENTITIES, Identity, Objects
+from infra.identities import ARCHIVERS, IDENTITIES, Identity, Objects
 from runtime import ops
 from runtime.errors import TransientError
 from runtime.settings import Database, Settings
@@ -66,20 +65,17 @@ def log(settings: Settings) -> None:
     Raises TransientError if Kafka does not answer, or does not tell of it in time."""
     client = admin(settings)
     names = [name for name, identity in IDENTITIES.items() if identity.log]
-    wanted = {binding for name in names for binding in acls(name, IDENTITIES[name])}
+    wanted = {binding for name in names for binding in acls(settings, name, IDENTITIES[name])}
     try:
-        known = cast("Future[dict[str, Any]]", client.describe_user_scram_credentials()).result(TIMEOUT)
-        made: list[UserScramCredentialAlteration] = [
+        secrets: list[UserScramCredentialAlteration] = [
             UserScramCredentialUpsertion(
                 name,
                 ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, ITERATIONS),
                 settings.identities[name].get_secret_value().encode(),
             )
             for name in names
-            if name not in known
         ]
-        if made:
-            _all(client.alter_user_scram_credentials(made).values())
+        _all(client.alter_user_scram_credentials(secrets).values())
         there = _told(client, names)
         if missing := wanted - there:
             _all(client.create_acls(sorted(missing, key=str)).values())
@@ -99,19 +95,21 @@ def _told(client: AdminClient, names: list[str]) -> set[AclBinding]:
     return {one for name in names for one in client.describe_acls(_of(name)).result(TIMEOUT)}
 
 
-def acls(name: str, identity: Identity) -> list[AclBinding]:
+def acls(settings: Settings, name: str, identity: Identity) -> list[AclBinding]:
     """What Kafka is told of an identity."""
+    meant = {ARCHIVERS: settings.archiver.group}
+    grants = [(grant, meant.get(grant.name, grant.name)) for grant in identity.log]
     return [
         AclBinding(
             ResourceType[grant.kind],
-            grant.name.removesuffix("*") or "*",
-            ResourcePatternType.PREFIXED if grant.name.removesuffix("*") != grant.name != "*" else EXACT,
+            of.removesuffix("*") or "*",
+            ResourcePatternType.PREFIXED if of.removesuffix("*") != of != "*" else EXACT,
             f"User:{name}",
             "*",
             AclOperation[operation],
             AclPermissionType.ALLOW,
         )
-        for grant in identity.log
+        for grant, of in grants
         for operation in grant.operations
     ]
 
@@ -185,13 +183,12 @@ def policy(settings: Settings, allowed: Objects) -> dict[str, Any]:
 
 
 def role(connection: psycopg.Connection[Any], name: str, password: SecretStr, may: LiteralString = "LOGIN") -> None:
-    """Make a role. One that is there stays as it is. PostgreSQL is not told the password, only what it checks it with:
+    """Make a role, or give one that is there this password. PostgreSQL is not told it, only what it checks it with:
     statements that fail are in its log."""
-    if connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,)).fetchone():
-        return
+    there = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", (name,)).fetchone()
     secret = password.get_secret_value().encode()
     verifier = connection.pgconn.encrypt_password(secret, name.encode(), b"scram-sha-256").decode()
-    statement = sql.SQL("CREATE ROLE {} " + may + " PASSWORD {}")
+    statement = sql.SQL(("ALTER ROLE {} " if there else "CREATE ROLE {} ") + may + " PASSWORD {}")
     connection.execute(statement.format(sql.Identifier(name), sql.Literal(verifier)))
 
 
@@ -204,7 +201,7 @@ def databases(settings: Settings, superuser: str) -> None:
             if not IDENTITIES[name].owner:
                 role(connection, name, settings.identities[name])
     _operations(settings, {name: one.ops for name, one in mine.items() if one.ops})
-    _catalog(settings, {name: one.catalog for name, one in mine.items() if one.catalog is not None})
+    _catalog(settings, {name: one for name, one in mine.items() if one.catalog is not None})
 
 
 def _operations(settings: Settings, granted: dict[str, Any]) -> None:
@@ -225,20 +222,23 @@ def _operations(settings: Settings, granted: dict[str, Any]) -> None:
         _agree(connection, settings.ops, wanted, granted)
 
 
-def _catalog(settings: Settings, granted: dict[str, str]) -> None:
+def _catalog(settings: Settings, granted: dict[str, Identity]) -> None:
     both = ("iceberg_tables", "iceberg_namespace_properties")
-    wanted = [
-        *(f'GRANT CONNECT ON DATABASE "{settings.catalog.name}" TO "{name}"' for name in granted),
-        *(f'GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO "{name}"' for table in both for name in granted),
-        "ALTER TABLE iceberg_tables ENABLE ROW LEVEL SECURITY",
-        "DROP POLICY IF EXISTS all_read ON iceberg_tables",
-        "CREATE POLICY all_read ON iceberg_tables FOR SELECT USING (true)",
-    ]
-    for name, rows in granted.items():
+    wanted = [f'GRANT CONNECT ON DATABASE "{settings.catalog.name}" TO "{name}"' for name in granted]
+    for table in both:
         wanted += [
-            f'DROP POLICY IF EXISTS "{name}_changes" ON iceberg_tables',
-            f'CREATE POLICY "{name}_changes" ON iceberg_tables TO "{name}" USING ({rows})',
+            *(f'GRANT SELECT, INSERT, UPDATE, DELETE ON {table} TO "{name}"' for name in granted),
+            f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
+            f"DROP POLICY IF EXISTS all_read ON {table}",
+            f"CREATE POLICY all_read ON {table} FOR SELECT USING (true)",
         ]
+    for name, identity in granted.items():
+        spaces = ", ".join(f"'{one}'" for one in identity.namespaces)
+        for table, rows in zip(both, (identity.catalog, f"namespace IN ({spaces})"), strict=True):
+            wanted += [
+                f'DROP POLICY IF EXISTS "{name}_changes" ON {table}',
+                f'CREATE POLICY "{name}_changes" ON {table} TO "{name}" USING ({rows})',
+            ]
     with psycopg.connect(settings.catalog.dsn, autocommit=True) as connection:
         connection.execute(CATALOG_TABLES)
         _agree(connection, settings.catalog, wanted, granted)

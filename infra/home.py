@@ -199,6 +199,7 @@ def completed(written: dict[str, Any], directory: Path) -> dict[str, Any]:
     identities = {name: known.get(name) or secrets.token_urlsafe(24) for name in IDENTITIES}
     settings = {**more, **written, "identities": identities}
     settings["airflow"].setdefault("people", {name: secrets.token_urlsafe(12) for name in ORCHESTRATING})
+    settings["cdc"].setdefault("connect_password", secrets.token_urlsafe(24))
     return settings
 
 

@@ -27,6 +27,9 @@ CAPTURED, CAPTURED_BAD, CONNECT = "cdc.shop", "cdc.bad", "connect.*"
 COMMANDS, OUTCOMES = "command.*", "command.outcomes"
 ASKED = tuple(f"command.{one}" for one in ("place-order", "change-order", "cancel-order", "update-guest"))
 
+ARCHIVERS = "$archivers"
+"""Stands for the group that archives: it is a setting, which Secor and our archiver share."""
+
 LOOKING = ("anabranch-reader", "anabranch-identities", "anabranch-lookup")
 """Groups that consumers name who read by themselves: nothing is committed in them, but clients ask for them."""
 
@@ -76,6 +79,7 @@ class Objects:
 class Identity:
     """``log``, ``objects``: as above. ``ops``: table of the operations database → privileges; columns in brackets.
     ``catalog``: a condition on the rows of ``iceberg_tables`` that it may change; None: it does not know the catalog.
+    ``namespaces``: those that it may make there.
     ``shop``: tables of the shop's database that it may read. ``owner``: it works as the owner of catalog and
     operations database. ``queries``: it logs in at Trino. ``keeps``: other secrets of the settings that are its own.
     """
@@ -84,6 +88,7 @@ class Identity:
     objects: Objects = Objects()
     ops: Mapping[str, str] = field(default_factory=dict)
     catalog: str | None = None
+    namespaces: tuple[str, ...] = ()
     shop: tuple[str, ...] = ()
     owner: bool = False
     queries: bool = False
@@ -116,7 +121,7 @@ IDENTITIES: dict[str, Identity] = {
         keeps=("erasure_secret",),
     ),
     "archiver": Identity(
-        log=(*reads(LOG), *commits("archiver")),
+        log=(*reads(LOG), *commits(ARCHIVERS)),
         objects=Objects(gets=("archive/",), puts=("archive/",)),
         ops=BEAT | ERASED,
         keeps=("erasure_secret",),
@@ -143,6 +148,7 @@ IDENTITIES: dict[str, Identity] = {
         ops=BEAT | ERASED | PENDING
         | {"generations": "SELECT, INSERT, MAINTAIN", "archived": "SELECT", "runs": "SELECT"},
         catalog="table_namespace = 'speed'",
+        namespaces=("speed",),
         keeps=("erasure_secret",),
     ),
     "cdc": Identity(
@@ -161,6 +167,7 @@ IDENTITIES: dict[str, Identity] = {
         objects=Objects(gets=("lake/warehouse/",), puts=("lake/warehouse/*-*/metadata/",)),
         ops=dict.fromkeys(SHOWN, "SELECT"),
         catalog="iceberg_type = 'VIEW'",
+        namespaces=("serving", "ops"),
         shop=tuple(TABLES),
     ),
     "batch": Identity(
@@ -169,7 +176,7 @@ IDENTITIES: dict[str, Identity] = {
               for one in (LOG, LATEST, PATCH, ALERTS, COMMANDS, "cdc.*", CONNECT)),
             *reads("*"),  # an erasure's proof looks into every topic that there is
             Grant("GROUP", "anabranch-*", ("READ", "DESCRIBE", "DELETE")), *commits("spark-kafka-*"),
-            *asks("archiver"), *transacts("anabranch-*"),
+            *asks(ARCHIVERS), *transacts("anabranch-*"),
         ),
         objects=Objects(
             gets=("archive/", "lake/"), puts=("archive/", "lake/"), deletes=("lake/",), lists=("archive", "lake")
@@ -178,11 +185,13 @@ IDENTITIES: dict[str, Identity] = {
         queries=True,
         keeps=("erasure_secret", "cdc", "shop", "watch", "airflow"),
     ),
+    "airflow-api": Identity(keeps=("airflow",)),
     "analyst": Identity(queries=True),
     "engineer": Identity(queries=True),
 }  # fmt: skip
-"""``batch``: what Airflow runs, and the command line of a container. ``producer``: for services that write to the
-changelog. ``analyst`` and ``engineer``: people who query."""
+"""``batch``: what Airflow runs, and the command line of a container. ``airflow-api``: Airflow's interface, which alone
+is reached from outside. ``producer``: for services that write to the changelog. ``analyst`` and ``engineer``: people
+who query."""
 
 PEOPLE = ("analyst", "engineer")
 """Those of them who are people."""

@@ -9,6 +9,7 @@ import psycopg
 from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
 
+from changelog.sources.cdc.connect import login
 from infra import airflow, supervise
 from infra.home import Ports
 from runtime import trino
@@ -64,7 +65,7 @@ def checks(settings: Settings) -> dict[str, Callable[[], None]]:
         trino.execute(trino.connect(settings), "SELECT 1")
 
     def connect() -> None:
-        httpx.get(f"{settings.cdc.connect_url}/connectors", timeout=5).raise_for_status()
+        httpx.get(f"{settings.cdc.connect_url}/connectors", auth=login(settings), timeout=5).raise_for_status()
 
     def heartbeat(name: str) -> Callable[[], None]:
         def check() -> None:

@@ -262,7 +262,7 @@ class Cdc(_Section):
     """Change data capture of the operational database ``shop`` (profile ``full``).
 
     ``database``: the same database, as the role that captures sees it. ``connect_url``: Kafka Connect's REST interface;
-    ``connect_listen``: the interface on which it listens there.
+    ``connect_user``, ``connect_password``: who may ask there; ``connect_listen``: the interface on which it listens.
     ``refs``: what every ref of an entity of the shop begins with; no other service writes such refs.
     ``heartbeat_seconds``: how often the connector writes to the database, so that its slot moves on where the shop is
     quiet. ``max_slot_wal_mb``: how much WAL PostgreSQL keeps for a connector that does not read before it gives the
@@ -271,6 +271,8 @@ class Cdc(_Section):
 
     database: Database = Database(name="shop", user="shop_cdc")
     connect_url: str = "http://127.0.0.1:29083"
+    connect_user: str = "anabranch"
+    connect_password: SecretStr = SecretStr("")
     connect_listen: str = "127.0.0.1"
     slot: str = "anabranch"
     refs: str = "shop-"

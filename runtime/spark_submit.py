@@ -33,7 +33,8 @@ def submit_conf(settings: Settings, driver_memory: str) -> dict[str, str]:
         "spark.executor.extraClassPath": jars,
     }
     if is_local(settings):
-        return conf | {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        here = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        return conf | here | {"spark.authenticate": "true"}  # a driver listens, and others are on this machine too
     conf |= {"spark.executor.memory": settings.spark.executor_memory}
     if settings.spark.master.startswith("spark://"):  # a driver has more networks than one: executors ask for its name
         conf |= {"spark.driver.host": socket.gethostname(), "spark.driver.bindAddress": "0.0.0.0"}

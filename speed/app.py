@@ -74,6 +74,7 @@ TERMINAL = re.compile(r"runtime\.errors\.ContractError: (.+)")
 STREAM_CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.streaming.metricsEnabled": "false",
+    "spark.ui.killEnabled": "false",
     "spark.ui.retainedJobs": "50",
     "spark.ui.retainedStages": "100",
     "spark.ui.retainedTasks": "1000",

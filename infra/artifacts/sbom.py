@@ -19,7 +19,7 @@ def licence(package: Distribution) -> str:
     if expression := told.get("license_expression"):
         return str(expression)
     classifiers = [one.rpartition(" :: ")[2] for one in told.get("classifier", ()) if one.startswith("License ::")]
-    return " / ".join(classifiers) or str(told.get("license", "not stated")).splitlines()[0]
+    return " / ".join(classifiers) or str(told.get("license") or "not stated").splitlines()[0]
 
 
 def jar(artifact: Artifact) -> dict[str, Any]:

@@ -336,6 +336,21 @@ def supervisor(settings: Settings) -> object:
     return answer.text
 
 
+def connector(login: tuple[str, str] | None) -> Callable[[Settings], object]:
+    """One that would read a file of the worker."""
+
+    def do(settings: Settings) -> object:
+        config = {"connector.class": "org.apache.kafka.connect.file.FileStreamSourceConnector", "name": "forged"}
+        asked = httpx.put(
+            f"{settings.cdc.connect_url}/connectors/forged/config", json=config, auth=login, timeout=SECONDS
+        )
+        if asked.status_code == httpx.codes.UNAUTHORIZED:
+            raise RefusedError(asked.text)
+        return asked.text
+
+    return do
+
+
 RAW = {"Bucket": "archive", "Key": "raw/changelog.order/_topic-id"}
 LAKE = {"Bucket": "lake", "Key": "warehouse/batch/forged/data/1.parquet"}
 STATE = "serving.guest_latest_states"
@@ -478,6 +493,8 @@ ATTEMPTS = (
     ),
     Attempt("derive", "Trino", "reads the views", query("SELECT * FROM lake.serving.guest_latest")),
     Attempt(NOBODY, "Supervisor", "asks without a password", supervisor),
+    Attempt(NOBODY, "Kafka Connect", "makes a connector without a password", connector(None)),
+    Attempt(NOBODY, "Kafka Connect", "makes a connector with a wrong password", connector(("anabranch", "guessed"))),
 )
 
 

@@ -34,7 +34,9 @@ def served(platform: Settings, lake: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda one: f"{one.who}-{one.where}-{one.what}".replace(" ", "-"))
-def test_it_is_refused(platform: Settings, attempt: Attempt) -> None:
+def test_it_is_refused(platform: Settings, attempt: Attempt, request: pytest.FixtureRequest) -> None:
+    if attempt.where == "Kafka Connect":
+        request.getfixturevalue("airflow")  # with which it is started
     with pytest.raises(RefusedError):
         attempt.do(settings_for(attempt, platform))
 

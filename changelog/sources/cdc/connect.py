@@ -22,6 +22,11 @@ def secrets_path(settings: Settings) -> Path:
     return settings.home / "config" / "connect" / "secrets" / "database.properties"
 
 
+def login(settings: Settings) -> tuple[str, str]:
+    """User and password of the worker's REST interface."""
+    return settings.cdc.connect_user, settings.cdc.connect_password.get_secret_value()
+
+
 def configuration(settings: Settings, tables: Sequence[str]) -> dict[str, str]:
     """The connector. The password is a reference that the worker resolves from a file that only its owner may read."""
     database = settings.cdc.database
@@ -69,7 +74,7 @@ class Connect:
     """A client of Connect's REST interface. Every call raises TransientError if it does not answer as it should."""
 
     def __init__(self, settings: Settings) -> None:
-        self._url = settings.cdc.connect_url
+        self._url, self._login = settings.cdc.connect_url, login(settings)
 
     def state(self) -> dict[str, Any] | None:
         """``{"connector": STATE, "task": STATE, "error": TEXT or None}``; None if there is no such connector.
@@ -127,7 +132,7 @@ class Connect:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                answer = httpx.request(method, f"{self._url}{path}", timeout=30, **arguments)
+                answer = httpx.request(method, f"{self._url}{path}", auth=self._login, timeout=30, **arguments)
                 if answer.status_code not in allowed:
                     answer.raise_for_status()
                 return answer

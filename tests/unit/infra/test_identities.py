@@ -13,7 +13,7 @@ from changelog.sources.cdc.mapping import TABLES
 from changelog.sources.cdc.stream import TOPIC
 from infra.configuration import trino_passwords, trino_rules
 from infra.grants import acls, policy
-from infra.identities import CLOSED, IDENTITIES, PEOPLE, Identity, Objects, acting_as, file_of
+from infra.identities import ARCHIVERS, CLOSED, IDENTITIES, PEOPLE, Identity, Objects, acting_as, file_of
 from runtime import ops
 from runtime.settings import Settings, read
 from views.registry import all_views, derived_views, personal_columns
@@ -104,18 +104,18 @@ def test_topics_are_made_by_the_operator_and_connect_makes_its_own_three() -> No
 
 
 def test_nobody_else_commits_in_the_name_of_a_group() -> None:
-    for group in ("archiver", "anabranch-derive", "anabranch-commands", "anabranch-cdc"):
+    for group in (ARCHIVERS, "anabranch-derive", "anabranch-commands", "anabranch-cdc"):
         committing = {
             name
             for name, identity in IDENTITIES.items()
             for grant in identity.log
             if grant.kind == "GROUP" and "READ" in grant.operations and fnmatchcase(group, grant.name)
         }
-        assert committing - {"batch"} == {group.removeprefix("anabranch-")}
+        assert committing - {"batch"} == {group.removeprefix("anabranch-").replace(ARCHIVERS, "archiver")}
 
 
-def test_kafka_is_told_of_each_operation_by_itself() -> None:
-    bound = {str(one) for one in acls("speed", IDENTITIES["speed"])}
+def test_kafka_is_told_of_each_operation_by_itself(settings: Settings) -> None:
+    bound = {str(one) for one in acls(settings, "speed", IDENTITIES["speed"])}
     granted = {(grant.kind, grant.name, one) for grant in IDENTITIES["speed"].log for one in grant.operations}
     assert len(bound) == len(granted)
     assert any("PREFIXED" in one and "changelog." in one and "AclOperation.READ" in one for one in bound)

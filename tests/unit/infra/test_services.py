@@ -335,9 +335,9 @@ def test_processes_of_airflow_can_be_found_by_their_environment(by_name: dict[st
     assert {by_name[name].environment["SPT_NOENV"] for name in COMPONENTS} == {"1"}
 
 
-def test_the_interfaces_of_airflow_and_trino_ask_who_you_are(by_name: dict[str, Service]) -> None:
+def test_interfaces_ask_who_you_are(by_name: dict[str, Service]) -> None:
     logins = {name: service.login for name, service in by_name.items() if service.login}
-    assert logins.keys() == {"trino", "airflow-api"}
+    assert logins.keys() == {"trino", "airflow-api", "connect"}
     assert logins["trino"] == ("engineer", OWN["engineer"])
     user, password = logins["airflow-api"]
     assert (user, password.get_secret_value()) == ("admin", "secret-of-airflow")
