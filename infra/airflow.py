@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg import sql
@@ -19,7 +19,7 @@ from infra.home import Ports, write_private
 from infra.service import Service
 from runtime.errors import TransientError
 from runtime.settings import Database, Settings
-from runtime.spark_submit import is_local, spark_home, submit_conf
+from runtime.spark_submit import cluster_conf, defaults, is_local, spark_home, submit_conf
 from runtime.version import ROOT
 
 COMPONENTS = {
@@ -139,7 +139,8 @@ def configuration(settings: Settings) -> dict[str, dict[str, str]]:
 def database_url(database: Database) -> str:
     """SQLAlchemy's URL of a database, password included."""
     user, password = quote(database.user, safe=""), quote(database.password.get_secret_value(), safe="")
-    return f"postgresql+psycopg://{user}:{password}@{database.host}:{database.port}/{database.name}"
+    url = f"postgresql+psycopg://{user}:{password}@{database.host}:{database.port}/{database.name}"
+    return f"{url}?{urlencode(database.tls)}" if database.tls else url
 
 
 def connections(settings: Settings) -> dict[str, str]:
@@ -188,8 +189,8 @@ def write_configuration(settings: Settings) -> None:
     passwords = {settings.airflow.user: settings.airflow.password.get_secret_value()}
     passwords |= {name: password.get_secret_value() for name, password in settings.airflow.people.items()}
     write_private(home(settings) / "passwords.json", json.dumps(passwords) + "\n")
-    defaults = "".join(f"{key} {value}\n" for key, value in submit_conf(settings, settings.batch.driver_memory).items())
-    write_private(spark_directory(settings) / "spark-defaults.conf", defaults)
+    conf = submit_conf(settings, settings.batch.driver_memory) | cluster_conf(settings)
+    write_private(spark_directory(settings) / "spark-defaults.conf", defaults(conf))
     log = "".join(f"{key}={value}\n" for key, value in SPARK_LOG.items())
     write_private(spark_directory(settings) / "log4j2.properties", log)
 

@@ -10,6 +10,7 @@ mounted into it and nothing else, and runs as a user of its own who could not re
 
 import json
 import os
+import secrets
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from infra.home import Ports, choose_base, completed, generated
 from infra.identities import IDENTITIES, acting_as, file_of
 from runtime.errors import TerminalError
 from runtime.settings import Settings, read
+from runtime.spark_submit import cluster_conf, defaults
 from runtime.version import ROOT
 
 ARTIFACTS = Path("/opt/anabranch-artifacts")
@@ -102,6 +104,7 @@ def init(
             f"{directory} is of an installation with {was} brokers, and {' + '.join(profiles)} has {size.brokers}. A "
             "log is not taken from one to the other: make another directory (--to), and fill its log by replay"
         )
+    written.setdefault("spark", {}).setdefault("secret", secrets.token_urlsafe(24))
     full = "full" in profiles
     settings_text = (
         json.dumps(merged(completed(written, directory), addresses(written["port_base"], size, full)), indent=1) + "\n"
@@ -198,6 +201,7 @@ def files(settings: Settings, size: Size) -> dict[str, str]:
     made["minio/password"] = settings.s3.secret_key.get_secret_value()
     for name, text in trino(settings, size).items():
         made[f"trino/{name}"] = text
+    made["spark/spark-defaults.conf"] = defaults(cluster_conf(settings))
     made["zookeeper/zoo.cfg"] = ZOOKEEPER.read_text()
     made["secor/secor.properties"] = Template(SECOR_TEMPLATE.read_text()).substitute(secor(settings))
     return made

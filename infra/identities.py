@@ -183,7 +183,7 @@ IDENTITIES: dict[str, Identity] = {
         ),
         owner=True,
         queries=True,
-        keeps=("erasure_secret", "cdc", "shop", "watch", "airflow"),
+        keeps=("erasure_secret", "cdc", "shop", "watch", "airflow", "spark"),
     ),
     "airflow-api": Identity(keeps=("airflow",)),
     "analyst": Identity(queries=True),
@@ -199,7 +199,7 @@ PEOPLE = ("analyst", "engineer")
 ORCHESTRATING = ("engineer",)
 """Who logs in at Airflow beside its administrator, with another password. Logs of tasks show rows: not analysts."""
 
-CLOSED = ("cdc", "shop", "watch", "airflow", "postgres_password", "supervisor_password", "erasure_secret")
+CLOSED = ("cdc", "shop", "watch", "airflow", "spark", "postgres_password", "supervisor_password", "erasure_secret")
 """What of the settings only those who keep it may know the secrets of."""
 
 

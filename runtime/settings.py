@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlencode
 
 from psycopg.conninfo import make_conninfo
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
@@ -113,23 +114,38 @@ class ObjectStore(_Section):
 
 
 class Database(_Section):
-    """One PostgreSQL database and the role that owns it."""
+    """One PostgreSQL database and the role that owns it. ``ssl_mode``: as libpq has it, ``verify-full`` where it is
+    reached over a network; ``ca_file`` (PEM): whom to believe then that one speaks with it."""
 
     host: str = "127.0.0.1"
     port: int = 29432
     name: str
     user: str
     password: SecretStr = SecretStr("")
+    ssl_mode: Literal["prefer", "require", "verify-ca", "verify-full"] = "prefer"
+    ca_file: Path | None = None
+
+    @property
+    def tls(self) -> dict[str, str]:
+        """What a URL of the database says of TLS. The drivers' default is as ``prefer``."""
+        asked = {} if self.ssl_mode == "prefer" else {"sslmode": self.ssl_mode}
+        return asked | ({"sslrootcert": str(self.ca_file)} if self.ca_file else {})
 
     @property
     def jdbc_url(self) -> str:
-        return f"jdbc:postgresql://{self.host}:{self.port}/{self.name}"
+        url = f"jdbc:postgresql://{self.host}:{self.port}/{self.name}"
+        return f"{url}?{urlencode(self.tls)}" if self.tls else url
 
     @property
     def dsn(self) -> str:
         """Connection string for psycopg, password included."""
         return make_conninfo(
-            host=self.host, port=self.port, dbname=self.name, user=self.user, password=self.password.get_secret_value()
+            host=self.host,
+            port=self.port,
+            dbname=self.name,
+            user=self.user,
+            password=self.password.get_secret_value(),
+            **self.tls,
         )
 
 
@@ -292,13 +308,14 @@ class Drift(_Section):
 class Spark(_Section):
     """Where Spark runs, where its extra jars are (one directory, filled by ``anabranch up``), an archive of classes
     with which its drivers start faster (made by ``anabranch up`` too), further options for their JVMs, and on a cluster
-    the memory of an executor."""
+    the memory of an executor, and the ``secret`` by which master, workers, drivers and executors know each other."""
 
     master: str = "local[2]"
     jars: Path = Path("jars")
     classes: Path | None = None
     java_options: str = ""
     executor_memory: str = "1g"
+    secret: SecretStr = SecretStr("")
 
 
 Profile = Literal["core", "full"]

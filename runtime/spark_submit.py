@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 from runtime.settings import Settings
@@ -39,6 +40,26 @@ def submit_conf(settings: Settings, driver_memory: str) -> dict[str, str]:
     if settings.spark.master.startswith("spark://"):  # a driver has more networks than one: executors ask for its name
         conf |= {"spark.driver.host": socket.gethostname(), "spark.driver.bindAddress": "0.0.0.0"}
     return conf
+
+
+def cluster_conf(settings: Settings) -> dict[str, str]:
+    """What master, workers, drivers and executors of a cluster have in common: they talk to nobody who has not their
+    secret, and so that others cannot read it. Holds the secret: for files of ``SPARK_CONF_DIR``. Nothing without one,
+    as where a cluster is somebody else's."""
+    secret = settings.spark.secret.get_secret_value()
+    if is_local(settings) or not secret:
+        return {}
+    return {
+        "spark.authenticate": "true",
+        "spark.authenticate.secret": secret,
+        "spark.network.crypto.enabled": "true",
+        "spark.ui.killEnabled": "false",
+    }
+
+
+def defaults(conf: Mapping[str, str]) -> str:
+    """A ``spark-defaults.conf``."""
+    return "".join(f"{key} {value}\n" for key, value in conf.items())
 
 
 def is_local(settings: Settings) -> bool:

@@ -27,7 +27,7 @@ from infra.service import Service
 from infra.services import environment, services
 from runtime import spark
 from runtime.settings import Settings
-from runtime.spark_submit import spark_home, submit_conf
+from runtime.spark_submit import cluster_conf, spark_home, submit_conf
 from runtime.version import ROOT
 
 pytestmark = pytest.mark.unit
@@ -314,6 +314,12 @@ def test_what_spark_submit_must_know_is_what_a_session_of_its_own_would_get(
     cluster.spark.master = "spark://there:7077"
     own = submit_conf(cluster, "1g")
     assert (own["spark.driver.host"], own["spark.driver.bindAddress"]) == (socket.gethostname(), "0.0.0.0")
+    assert cluster_conf(cluster) == {}, "somebody else's cluster"
+    cluster.spark.secret = SecretStr("known to the cluster")
+    assert cluster_conf(cluster)["spark.authenticate.secret"] == "known to the cluster"
+    assert "known to the cluster" not in str(submit_conf(cluster, "1g")), "a session's own goes on a command line"
+    cluster.spark.master = "local[2]"
+    assert cluster_conf(cluster) == {}
 
 
 def test_a_session_leaves_master_and_memory_to_spark_submit(

@@ -2,12 +2,14 @@
 
 import json
 from pathlib import Path
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import ValidationError
 
-from runtime.settings import ENTITIES, Settings, entity_of, home_directory, read, topic_of
+from infra.airflow import database_url
+from runtime.settings import ENTITIES, Database, Settings, entity_of, home_directory, read, topic_of
 
 pytestmark = pytest.mark.unit
 
@@ -27,6 +29,18 @@ def test_the_environment_wins_over_the_file_and_the_file_over_defaults_field_by_
     assert (settings.kafka.partitions, settings.port_base) == (7, 21_000)
     assert settings.kafka.retention_ms == defaults.kafka.retention_ms
     assert settings.trino == defaults.trino
+
+
+def test_a_database_over_a_network_is_believed_by_its_certificate_by_all_drivers() -> None:
+    said = {"name": "ops", "user": "ops"}
+    plain = Database.model_validate(said)
+    assert plain.jdbc_url == "jdbc:postgresql://127.0.0.1:29432/ops"
+    assert conninfo_to_dict(plain.dsn).keys() == {"host", "port", "dbname", "user", "password"}
+    proven = Database.model_validate({**said, "ssl_mode": "verify-full", "ca_file": "/etc/ca & co.pem"})
+    query = dict(parse_qsl(urlsplit(proven.jdbc_url).query))
+    assert query == {"sslmode": "verify-full", "sslrootcert": "/etc/ca & co.pem"}
+    assert query.items() <= conninfo_to_dict(proven.dsn).items()
+    assert query == dict(parse_qsl(urlsplit(database_url(proven)).query))
 
 
 def test_what_the_process_is_told_wins_over_all(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
