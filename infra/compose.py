@@ -35,7 +35,7 @@ from infra.configuration import (
     trino_node,
 )
 from infra.home import Ports, choose_base, completed, generated
-from infra.identities import IDENTITIES, acting_as, file_of
+from infra.identities import IDENTITIES, PEOPLE, acting_as, file_of
 from runtime.errors import TerminalError
 from runtime.settings import Settings, read
 from runtime.spark_submit import cluster_conf, defaults
@@ -117,6 +117,8 @@ def init(
         public, private = make_certificate(HOSTS)
         place(directory / "tls" / "server.pem", private)
         place(directory / "tls" / "certificate.pem", public)
+    for name in PEOPLE:
+        place(directory / "outside" / f"{name}.json", file_of(from_outside(settings, directory), name))
     cluster = directory / "kafka" / "cluster-id"
     if not cluster.exists():
         place(cluster, str(uuid.uuid4()))
@@ -128,6 +130,13 @@ def init(
     changing = {"ANABRANCH_CONFIG", "COMPOSE_PROFILES", *(["ARCHIVER"] if archiver else [])}
     place(environment, _environment(environment, ours, changing))
     return settings
+
+
+def from_outside(settings: Settings, directory: Path) -> Settings:
+    """The settings of those who query from the machine itself, by the published port."""
+    certificate = (directory / "tls" / "certificate.pem").absolute()
+    reached = {"host": "127.0.0.1", "port": Ports(settings.port_base).trino, "ca_file": certificate}
+    return settings.model_copy(update={"trino": settings.trino.model_copy(update=reached)})
 
 
 def variables(base: int, directory: Path, profiles: tuple[ComposeProfile, ...], size: Size) -> dict[str, str]:

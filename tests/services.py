@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import jsonpatch
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from pydantic import BaseModel, SecretStr
 from pyspark.sql import SparkSession
 
 from batch.build import Run, build
@@ -256,6 +257,19 @@ def age_generations(settings: Settings) -> None:
     """Let the generations so far be of yesterday: each test is a fault by itself, and not one that comes again."""
     with ops.connect(settings) as connection:
         connection.execute("UPDATE generations SET created_at = created_at - interval '1 day'")
+
+
+def secrets_of(settings: BaseModel) -> set[str]:
+    """Every secret of the settings, in clear."""
+    found = set()
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        for one in value.values() if isinstance(value, Mapping) else [value]:
+            if isinstance(one, SecretStr):
+                found.add(one.get_secret_value())
+            elif isinstance(one, BaseModel):
+                found |= secrets_of(one)
+    return found - {""}
 
 
 def feed(settings: Settings, records: Iterable[Record]) -> int:

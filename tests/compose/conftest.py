@@ -146,6 +146,14 @@ class Installation:
         ask += "print(sum(end for ends in end_offsets(Settings()).values() for end in ends.values()))"
         return int(self.compose("exec", "-T", "cli", "python", "-c", ask))
 
+    def let_go(self) -> None:
+        """Let Kafka's retention pass everything that there is."""
+        code = "from confluent_kafka import TopicPartition; from changelog.topics import admin, end_offsets; "
+        code += "from runtime.settings import Settings; settings = Settings(); client = admin(settings); "
+        code += "ends = [TopicPartition(t, p, o) for t, s in end_offsets(settings).items() for p, o in s.items()]; "
+        code += "[future.result(30) for future in client.delete_records(ends).values()]"
+        self.compose("exec", "-T", "cli", "python", "-c", code)
+
     def assert_exact(self) -> None:
         """Archive and every merged view are the fold of the log."""
         assert json.loads(self.anabranch("verify", "--json"))["differences"] == []

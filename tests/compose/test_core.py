@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from infra.compose import ComposeProfile
+from runtime import trino
+from runtime.errors import TerminalError
+from runtime.settings import read
 from tests.compose.conftest import Installation
 from tests.compose.engine import docker
-from tests.services import until
+from tests.services import secrets_of, until
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(1200)]
 
@@ -39,8 +42,7 @@ def test_containers_are_confined(core: Installation) -> None:
         assert host["Memory"] > 0
         published = [binding for bindings in found["NetworkSettings"]["Ports"].values() for binding in bindings or ()]
         assert all(binding["HostIp"] == "127.0.0.1" for binding in published)
-        secrets = [core.settings.postgres_password, core.settings.s3.secret_key, core.settings.ops.password]
-        assert not [1 for secret in secrets if secret.get_secret_value() in json.dumps(found)], one["Service"]
+        assert not [1 for secret in secrets_of(core.settings) if secret in json.dumps(found)], one["Service"]
         mounts = [mount["Source"] for mount in found["Mounts"] if mount["Destination"] == "/run/secrets/settings"]
         assert [Path(mount).name for mount in mounts] == KNOWS.get(one["Service"], [])
 
@@ -69,6 +71,14 @@ def test_the_main_job(core: Installation) -> None:
     core.assert_exact()
 
 
+def test_analysts_query_from_the_machine(core: Installation) -> None:
+    settings = read(core.directory / "config" / "outside" / "analyst.json")
+    asked = "SELECT sum(events) FROM lake.serving.traffic"
+    assert [list(row) for row in trino.execute(trino.connect(settings), asked)[1]] == core.query(asked)
+    with pytest.raises(TerminalError, match="Access Denied"):
+        trino.execute(trino.connect(settings), "SELECT * FROM lake.batch.traffic")
+
+
 @pytest.mark.timeout(1500)
 def test_what_is_killed_comes_back_and_nothing_is_lost_or_counted_twice(core: Installation) -> None:
     before, acknowledged = core.logged(), 0
@@ -83,6 +93,17 @@ def test_what_is_killed_comes_back_and_nothing_is_lost_or_counted_twice(core: In
     core.anabranch("wait")
     core.anabranch("batch")
     core.assert_exact()
+
+
+def test_what_derive_missed_is_derived_while_it_stands_still(core: Installation) -> None:
+    core.compose("stop", "derive")
+    core.simulate(500, seed=9)
+    core.anabranch("wait")
+    core.anabranch("batch")  # archived
+    core.let_go()
+    assert "records of the archive" in core.compose("run", "--rm", "-T", "rebuild")
+    assert "Kafka has everything" in core.compose("run", "--rm", "-T", "rebuild")
+    core.compose("up", "--wait", "--no-build", "derive")
 
 
 def test_what_is_removed_and_made_anew_goes_on_from_its_volumes(core: Installation) -> None:

@@ -1,11 +1,13 @@
 """Profile full: Airflow runs the batch layer in containers, and a database is captured."""
 
+import json
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from infra.airflow_api import AirflowApi
 from infra.compose import ComposeProfile
+from runtime.version import ROOT
 from tests.compose.conftest import Installation
 from tests.services import until
 
@@ -29,6 +31,15 @@ def test_airflow_runs_the_batch_layer(full: Installation) -> None:
     assert tasks["publish"] == "success"
     assert full.query("SELECT batch_records > 0 FROM serving.boundary WHERE view = 'traffic'") == [[True]]
     full.assert_exact()
+
+
+def test_nobody_does_what_is_not_his_to_do(full: Installation) -> None:
+    full.simulate(500, seed=4)  # something of both layers, where the test before did not run
+    full.anabranch("wait")
+    full.anabranch("batch")
+    inside = ["-v", f"{ROOT / 'tests'}:/opt/anabranch/tests:ro", "--entrypoint", "python", "rebuild"]
+    said = full.compose("run", "--rm", "--no-deps", "-T", *inside, "-m", "tests.integration.attempts", "Supervisor")
+    assert json.loads(said.splitlines()[-1]) == []
 
 
 def test_changes_of_the_shop_are_captured(full: Installation) -> None:

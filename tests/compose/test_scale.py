@@ -46,6 +46,16 @@ def test_batch_jobs_run_on_the_cluster_and_queries_on_the_workers(scale: Install
     assert scale.query("SELECT count(*) > 0 FROM serving.order_latest") == [[True]]
 
 
+def test_a_driver_without_the_clusters_secret_gets_no_work_done(scale: Installation) -> None:
+    count = "from pyspark.sql import SparkSession as S; import socket; print('counted', S.builder"
+    count += ".master('spark://spark-master:7077').config('spark.driver.host', socket.gethostname())"
+    count += ".config('spark.driver.bindAddress', '0.0.0.0').getOrCreate().range(9).count())"
+    words = ["timeout", "120", "python", "-c", count]
+    assert "counted 9" in scale.compose("exec", "-T", "cli", *words)
+    said = scale.compose("exec", "-T", "-e", "SPARK_CONF_DIR=/tmp", "cli", *words, check=False)
+    assert "counted" not in said
+
+
 def test_one_archiver_takes_over_from_the_other(scale: Installation) -> None:
     scale.compose("kill", "archiver")
     scale.simulate(500, seed=6)

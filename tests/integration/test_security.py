@@ -1,9 +1,7 @@
 """Nobody does what is not his to do: every attempt is refused, by the servers themselves."""
 
 import json
-import os
 import stat
-import subprocess
 
 import httpx
 import psutil
@@ -19,7 +17,7 @@ from runtime import trino
 from runtime.errors import TerminalError
 from runtime.settings import Settings
 from tests.integration.attempts import ATTEMPTS, Attempt, RefusedError, settings_for
-from tests.services import batch, feed, query, run, shop
+from tests.services import batch, feed, query, run, secrets_of, shop
 from views.registry import personal_columns
 
 pytestmark = pytest.mark.integration
@@ -85,11 +83,7 @@ def test_what_is_given_stays_a_value(platform: Settings, name: str) -> None:
 
 
 def test_no_process_shows_a_secret(platform: Settings) -> None:
-    told = json.loads((platform.home / "settings.json").read_text())
-    secrets = {*told["identities"].values(), told["kafka"]["password"], told["s3"]["secret_key"],
-               told["trino"]["password"], told["trino"]["shared_secret"], told["postgres_password"],
-               told["supervisor_password"], told["erasure_secret"], told["ops"]["password"],
-               told["catalog"]["password"]}  # fmt: skip
+    secrets = secrets_of(platform)
     family = psutil.Process(supervise.proxy(platform).getPID()).children(recursive=True)
     assert len(family) > 8
     shown = [part for process in family for part in process.cmdline() if any(secret in part for secret in secrets)]
@@ -112,15 +106,6 @@ def test_only_the_owner_enters_the_home_and_services_know_no_other_secret(platfo
     for service in ("archiver", "derive", "speed", "commands"):
         pid = supervise.states(platform)[service]["pid"]
         assert psutil.Process(pid).environ()["ANABRANCH_SETTINGS"] == str(platform.home / "logins" / f"{service}.json")
-
-
-def test_the_repository_holds_no_secret_of_a_home(platform: Settings) -> None:
-    told = json.loads((platform.home / "settings.json").read_text())
-    found = subprocess.run(
-        ["git", "grep", "-l", "-F", *(part for secret in told["identities"].values() for part in ("-e", secret))],
-        capture_output=True, text=True, check=False, env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
-    )  # fmt: skip
-    assert found.stdout == ""
 
 
 def logged_in(settings: Settings, user: str, password: str) -> AirflowApi:

@@ -27,6 +27,7 @@ from infra.services import services
 from runtime.errors import TerminalError
 from runtime.settings import Settings, read
 from runtime.version import ROOT
+from tests.services import secrets_of
 
 pytestmark = pytest.mark.unit
 
@@ -161,6 +162,15 @@ def test_only_the_owner_enters_the_directory_and_containers_can_read_what_is_mou
         os.umask(before)
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
     assert all(stat.S_IMODE(path.stat().st_mode) == (0o644 if path.is_file() else 0o755) for path in made.rglob("*"))
+
+
+def test_people_on_the_machine_query_by_the_published_port_as_themselves(init: Init) -> None:
+    directory = init()
+    everything, analyst = read(directory / "settings.json"), read(directory / "outside" / "analyst.json")
+    assert (analyst.trino.host, str(analyst.trino.port)) == ("127.0.0.1", environment(directory)["TRINO_PORT"])
+    assert analyst.trino.ca_file == directory / "tls" / "certificate.pem"
+    assert (analyst.trino.user, analyst.trino.password) == ("analyst", everything.identities["analyst"])
+    assert secrets_of(analyst) == {everything.identities["analyst"].get_secret_value()}
 
 
 def test_a_second_call_renders_the_same(init: Init) -> None:
