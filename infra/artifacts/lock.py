@@ -10,12 +10,14 @@ LOCK_FILE = Path(__file__).with_name("lock.json")
 
 @dataclass(frozen=True)
 class Artifact:
-    """A file of a Maven repository. ``coordinate`` is group:artifact:version:extension[:classifier]."""
+    """A file of a Maven repository. ``coordinate`` is group:artifact:version:extension[:classifier]; ``licence`` is
+    what its POM says, or its parent's."""
 
     group: str
     coordinate: str
     sha256: str
     size: int
+    licence: str = ""
 
     @property
     def file_name(self) -> str:
@@ -36,6 +38,7 @@ class GoModule:
     module: str
     version: str
     sum: str
+    licence: str
 
 
 def artifacts(group: str) -> list[Artifact]:

@@ -8,6 +8,7 @@ import json
 import subprocess
 import tempfile
 from pathlib import Path
+from xml.etree import ElementTree
 
 from infra.artifacts.lock import LOCK_FILE
 
@@ -16,6 +17,7 @@ DEBEZIUM = "3.7.0.Final"
 TRINO = "476"
 POSTGRES = "17.6.0"
 MINIO = "v0.0.0-20260212201848-7aac2a2c5b7c"
+MINIO_LICENCE = "AGPL-3.0-or-later"  # as its files say
 SPARK_JARS = [
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3:jar",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1:jar",
@@ -50,15 +52,17 @@ def main() -> None:
             for coordinate in coordinates:
                 path = _download(coordinate, directory)
                 digest = hashlib.sha256(path.read_bytes()).hexdigest()
+                said = _licence(":".join(coordinate.split(":")[:3]), directory)
                 artifacts.append(
-                    {"group": group, "coordinate": coordinate, "sha256": digest, "size": path.stat().st_size}
-                )
+                    {"group": group, "coordinate": coordinate, "sha256": digest, "size": path.stat().st_size,
+                     "licence": said}
+                )  # fmt: skip
     module = json.loads(
         subprocess.run(
             ["go", "mod", "download", "-json", f"github.com/minio/minio@{MINIO}"], check=True, capture_output=True
         ).stdout
     )
-    go = {"module": "github.com/minio/minio", "version": MINIO, "sum": module["Sum"]}
+    go = {"module": "github.com/minio/minio", "version": MINIO, "sum": module["Sum"], "licence": MINIO_LICENCE}
     LOCK_FILE.write_text(json.dumps({"maven": artifacts, "go": [go]}, indent=1) + "\n")
 
 
@@ -93,6 +97,16 @@ def _download(coordinate: str, directory: Path) -> Path:
     target = directory / artifact.file_name
     fetch_one(artifact, target, lambda _done: None)
     return target
+
+
+def _licence(of: str, directory: Path) -> str:
+    """What the POM of group:artifact:version says, or the nearest of its parents that says something."""
+    root = ElementTree.fromstring(_download(f"{of}:pom", directory).read_text(encoding="utf-8-sig"))
+    found = [one.text.strip() for one in root.findall("{*}licenses/{*}license/{*}name") if one.text]
+    parent = [root.findtext(f"{{*}}parent/{{*}}{name}", "").strip() for name in ("groupId", "artifactId", "version")]
+    if found or not all(parent):
+        return " / ".join(found) or "not stated"
+    return _licence(":".join(parent), directory)
 
 
 if __name__ == "__main__":

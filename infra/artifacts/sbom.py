@@ -1,7 +1,7 @@
 """``python -m infra.artifacts.sbom``: what the product is made of, as CycloneDX 1.5 in JSON, on standard output.
 
 Standard input is what ``uv export --format cyclonedx1.5`` says of the Python packages; here their licences are added,
-as the installed packages state them, and the locked jars and the Go module, with their checksums. `make sbom`.
+as the installed packages state them, and the locked jars and the Go module, with checksums and licences. `make sbom`.
 """
 
 import base64
@@ -33,6 +33,7 @@ def jar(artifact: Artifact) -> dict[str, Any]:
         "version": version,
         "purl": f"pkg:maven/{group}/{name}@{version}",
         "hashes": [{"alg": "SHA-256", "content": artifact.sha256}],
+        "licenses": [{"license": {"name": artifact.licence}}],
     }
 
 
@@ -51,6 +52,7 @@ def complete(bom: dict[str, Any]) -> dict[str, Any]:
         "version": module.version,
         "purl": f"pkg:golang/{module.module}@{module.version}",
         "hashes": [{"alg": "SHA-256", "content": base64.b64decode(module.sum.removeprefix("h1:")).hex()}],
+        "licenses": [{"license": {"name": module.licence}}],
     }
     bom["components"] += [*(jar(one) for one in jars.values()), server]
     return bom

@@ -16,9 +16,10 @@ LOCKED = [Artifact(**entry) for entry in json.loads(LOCK_FILE.read_text())["mave
 
 
 @pytest.mark.parametrize("artifact", LOCKED, ids=lambda artifact: artifact.coordinate)
-def test_every_artifact_has_checksum_size_and_coordinate(artifact: Artifact) -> None:
+def test_every_artifact_has_checksum_size_licence_and_coordinate(artifact: Artifact) -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", artifact.sha256)
     assert artifact.size > 0
+    assert artifact.licence not in ("", "not stated")
     assert re.fullmatch(r"[\w.-]+:[\w.-]+:[\w.-]+:(jar|tar\.gz)(:[\w.-]+)?", artifact.coordinate)
 
 
