@@ -38,7 +38,7 @@ class GoModule:
     module: str
     version: str
     sum: str
-    licence: str
+    licence: str = ""
 
 
 def artifacts(group: str) -> list[Artifact]:
