@@ -17,10 +17,13 @@ def register(app: typer.Typer) -> None:
 def init(
     profile: Annotated[
         list[ComposeProfile] | None,
-        typer.Option(help="core, full (Airflow, capture of a database), scale (three brokers, workers); repeatable"),
+        typer.Option(
+            help="core, full (Airflow, capture of a database), scale (three brokers, workers); repeatable; remembered",
+            show_default=False,
+        ),
     ] = None,
     archiver: Annotated[
-        ArchiverChoice | None, typer.Option(help="who archives; remembered, at first secor", show_default=False)
+        ArchiverChoice | None, typer.Option(help="who archives; remembered, at first anabranch", show_default=False)
     ] = None,
     to: Annotated[Path, typer.Option(help="the directory for secrets and configuration")] = Path(".anabranch-compose"),
     env: Annotated[Path, typer.Option(help="the file in which Compose looks for variables")] = Path(".env"),
@@ -30,7 +33,7 @@ def init(
     Again: renders anew what follows from the settings, and keeps secrets, ports and your own lines. To change a
     setting, edit settings.json in that directory and run this again. Then: docker compose up --wait
     """
-    profiles = tuple(dict.fromkeys(profile or (ComposeProfile.core,)))
+    profiles = tuple(dict.fromkeys(profile or compose.remembered(env)))
     compose.init(to, env, profiles, archiver)
     typer.echo(f"{' + '.join(profiles)}: secrets and configuration are in {to}, variables in {env}")
     given = "" if env == Path(".env") else f"--env-file {env} "

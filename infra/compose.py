@@ -83,6 +83,13 @@ def outside_ports(base: int, brokers: int) -> list[int]:
     return [Ports(base).kafka + 100 * number for number in range(brokers)]
 
 
+def remembered(environment: Path) -> tuple[ComposeProfile, ...]:
+    """The profiles of the last time, as ``environment`` (a ``.env``) has them; at first core."""
+    lines = environment.read_text().splitlines() if environment.exists() else []
+    said = next((line.partition("=")[2].split(",") for line in lines if line.startswith("COMPOSE_PROFILES=")), [])
+    return tuple(profile for profile in ComposeProfile if profile in said) or (ComposeProfile.core,)
+
+
 def init(
     directory: Path, environment: Path, profiles: tuple[ComposeProfile, ...], archiver: ArchiverChoice | None = None
 ) -> Settings:
@@ -145,7 +152,7 @@ def variables(base: int, directory: Path, profiles: tuple[ComposeProfile, ...], 
     outside = outside_ports(base, 3)
     return {
         "ANABRANCH_CONFIG": str(directory.absolute()),
-        "ARCHIVER": "secor",
+        "ARCHIVER": "anabranch",
         "COMPOSE_PROFILES": ",".join([*profiles, "${ARCHIVER}", *(["scale-${ARCHIVER}"] if size.brokers > 1 else [])]),
         **{f"KAFKA_PORT_{number}": str(port) for number, port in enumerate(outside, 1)},
         "MINIO_CONSOLE_PORT": str(ports.minio_console),

@@ -1,5 +1,5 @@
 """Making the servers agree with who may do what (``infra/identities.py``). Every call can be repeated: what is granted
-already stays, and what is granted no longer is taken away."""
+already stays, and what is granted no longer is taken away from those who still have something there."""
 
 import hashlib
 import json
@@ -200,6 +200,9 @@ def databases(settings: Settings, superuser: str) -> None:
         for name in mine:
             if not IDENTITIES[name].owner:
                 role(connection, name, settings.identities[name])
+            if IDENTITIES[name].shop:  # also where the shop has no tables yet: it is one of Trino's catalogs
+                shops = sql.Identifier(settings.shop.name), sql.Identifier(name)
+                connection.execute(sql.SQL("GRANT CONNECT ON DATABASE {} TO {}").format(*shops))
     _operations(settings, {name: one.ops for name, one in mine.items() if one.ops})
     _catalog(settings, {name: one for name, one in mine.items() if one.catalog is not None})
 
@@ -247,20 +250,22 @@ def _catalog(settings: Settings, granted: dict[str, Identity]) -> None:
 def shop(settings: Settings) -> None:
     """What those may read in the shop's database who only read there; its tables are there."""
     granted = {name: one.shop for name, one in IDENTITIES.items() if one.shop}
-    wanted = [
-        *(f'GRANT CONNECT ON DATABASE "{settings.shop.name}" TO "{name}"' for name in granted),
-        *(f'GRANT SELECT ON "{table}" TO "{name}"' for name, tables in granted.items() for table in tables),
-    ]
+    wanted = [f'GRANT SELECT ON "{table}" TO "{name}"' for name, tables in granted.items() for table in tables]
     with psycopg.connect(settings.shop.dsn, autocommit=True) as connection:
         _agree(connection, settings.shop, wanted, granted)
 
 
 def _agree(connection: psycopg.Connection[Any], database: Database, wanted: list[str], names: Iterable[str]) -> None:
     """Take from ``names`` what they have of the tables, and grant what is ``wanted``, all at once. Nothing is done
-    where the database says by its comment that this has been done: some of it waits until nobody uses a table."""
-    digest = f"anabranch {hashlib.sha256(json.dumps(wanted).encode()).hexdigest()[:12]}"
+    where the database says by its comment that this has been done, of these very tables: some of it waits until nobody
+    uses a table."""
     said = "SELECT 1 FROM pg_database WHERE datname = %s AND shobj_description(oid, 'pg_database') = %s"
     with connection.transaction():
+        tables = connection.execute(
+            "SELECT oid::bigint FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace ORDER BY 1"
+        ).fetchall()
+        oids = [value for row in tables for value in (row.values() if isinstance(row, dict) else row)]
+        digest = f"anabranch {hashlib.sha256(json.dumps([wanted, oids]).encode()).hexdigest()[:12]}"
         if connection.execute(said, (database.name, digest)).fetchone():
             return
         for name in names:

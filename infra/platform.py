@@ -1,6 +1,7 @@
 """The local platform as a whole: up, down, status."""
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +21,7 @@ from infra.preflight import preflight
 from infra.readiness import await_ready, tail
 from infra.services import services
 from runtime import ops
-from runtime.errors import TerminalError, TransientError
+from runtime.errors import PreflightError, TerminalError, TransientError
 from runtime.settings import Profile, Settings, home_directory
 from serving.overview import overview
 from serving.publication import publish_initial
@@ -35,6 +36,14 @@ SCHEDULED = ("batch_views", "maintenance", "watch", "drift", "backup", "airflow_
 READY_SECONDS |= dict.fromkeys(airflow.COMPONENTS, 180)
 
 
+def _is_its_owner() -> None:
+    """Raises PreflightError for settings of one identity: they do not hold by what the supervisor knows its owner."""
+    if given := os.environ.get("ANABRANCH_SETTINGS"):
+        raise PreflightError(
+            f"ANABRANCH_SETTINGS is set ({given}): up, down and restore are for a home's owner; unset it"
+        )
+
+
 def up(say: Say, profile: Profile | None = None) -> Settings:
     """Bring the platform up and wait until every service answers and the views are served.
 
@@ -42,6 +51,7 @@ def up(say: Say, profile: Profile | None = None) -> Settings:
     run, is quick where everything does, and ends what the profile no longer has. Raises PreflightError,
     TransientError.
     """
+    _is_its_owner()
     home = home_directory()
     running = is_initialised() and supervise.is_running(Settings())
     wanted = profile or (Settings().profile if is_initialised() else "core")
@@ -142,6 +152,7 @@ def restore(say: Say) -> Backup:
 
     Raises TerminalError if the platform is up or there is no backup.
     """
+    _is_its_owner()
     settings = Settings()
     if not is_initialised() or supervise.is_running(settings):
         raise TerminalError("restore needs a platform that is down: anabranch down")
@@ -161,7 +172,8 @@ def restore(say: Say) -> Backup:
 
 
 def down(say: Say) -> None:
-    """End every process of this home and keep its data. A second call finds nothing to do."""
+    """End every process of this home and keep its data. A second call finds nothing to do. Raises PreflightError."""
+    _is_its_owner()
     if not is_initialised():
         say("nothing has been started here")
         return

@@ -49,8 +49,8 @@ def test_profiles_and_the_choice_of_the_archiver_select_services(
 ) -> None:
     found = configured(tmp_path, profiles, archiver)["services"]
     expected = CORE_SERVICES.union(ARCHIVING[archiver], *(MORE.get(profile, set()) for profile in profiles))
-    if SCALE in profiles and archiver == "anabranch":
-        expected.add("archiver-2")
+    if SCALE in profiles:
+        expected.add({"anabranch": "archiver-2", "secor": "secor-2"}[archiver])
     assert found.keys() == expected
 
 

@@ -16,6 +16,7 @@ from changelog.archive.secor import pack_key, partition_of, read_object
 from changelog.archive.sequencefile import Writer
 from runtime import trino
 from runtime.settings import Settings
+from runtime.spark import CATALOG
 from tests.faults import checker as c
 from tests.faults.journal import CHANGE, Place, digest
 from tests.faults.places import Checker, Look, Objects, rows_of_archive, rows_of_view
@@ -147,16 +148,16 @@ FORGED = {
     ids=["order_latest", "traffic"],
 )
 def test_a_view_is_found_to_have_lost_doubled_or_altered_a_row(
-    platform: Settings, look: Look, wrong: str, view: str, key: str, measure: str
+    platform: Settings, lake: SparkSession, look: Look, wrong: str, view: str, key: str, measure: str
 ) -> None:
-    lake = trino.connect(platform)
-    ((one,),) = trino.execute(lake, f"SELECT {key} FROM lake.serving.{view} ORDER BY 1 LIMIT 1")[1]
+    engine = trino.connect(platform)
+    ((one,),) = trino.execute(engine, f"SELECT {key} FROM lake.serving.{view} ORDER BY 1 LIMIT 1")[1]
     is_it = f"{key} = {trino.literal(one)}"
-    names = [row[0] for row in trino.execute(lake, f"SHOW COLUMNS FROM lake.serving.{view}")[1]]
+    names = [row[0] for row in trino.execute(engine, f"SHOW COLUMNS FROM lake.serving.{view}")[1]]
     columns = ", ".join(f"{n} + IF({is_it}, 1, 0) AS {n}" if n == measure else n for n in names)
-    trino.execute(lake, "CREATE SCHEMA IF NOT EXISTS lake.controls")
+    lake.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.controls")
     text = FORGED[wrong].format(view=view, key=is_it, columns=columns)
-    trino.execute(lake, f"CREATE OR REPLACE VIEW lake.controls.{view} SECURITY INVOKER AS {text}")
+    trino.execute(engine, f"CREATE OR REPLACE VIEW lake.controls.{view} SECURITY INVOKER AS {text}")
     oracle = look.truth.fold()
     about = c.newest_records(look.truth, oracle).get(view)
     try:
@@ -164,8 +165,8 @@ def test_a_view_is_found_to_have_lost_doubled_or_altered_a_row(
             view, rows_of_view(platform, view, "controls"), getattr(oracle, view)(), c.KEYS[view], about
         )
     finally:
-        trino.execute(lake, f"DROP VIEW lake.controls.{view}")
-        trino.execute(lake, "DROP SCHEMA lake.controls")
+        trino.execute(engine, f"DROP VIEW lake.controls.{view}")
+        lake.sql(f"DROP NAMESPACE {CATALOG}.controls")
     assert [(finding.where, finding.what) for finding in found] == [(view, wrong)]
     if view == "order_latest":
         assert f"|{one} from changelog.order/" in found[0].record

@@ -38,6 +38,7 @@ def configuration(settings: Settings, tables: Sequence[str]) -> dict[str, str]:
         "database.dbname": database.name,
         "database.user": database.user,
         "database.password": f"${{file:{secrets_path(settings)}:password}}",
+        **{f"database.{name}": value for name, value in database.tls.items()},
         "plugin.name": "pgoutput",
         "slot.name": settings.cdc.slot,
         "publication.name": PUBLICATION,

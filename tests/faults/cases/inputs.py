@@ -66,13 +66,13 @@ def horizon(scene: Scene, seconds: int) -> Iterator[None]:
     written = json.loads(before)
     written["speed"] = {**written.get("speed", {}), "horizon_seconds": seconds}
     write_private(path, json.dumps(written))
-    initialise(install(print))
+    initialise(install(print), spark_classes=scene.settings.spark.classes)
     try:
         begin_anew(scene)
         yield
     finally:
         write_private(path, before)
-        initialise(install(print))
+        initialise(install(print), spark_classes=scene.settings.spark.classes)
         begin_anew(scene)
 
 

@@ -143,6 +143,16 @@ def test_in_a_container_it_is_said_who_shows_what_services_write(run: Run, monke
     assert "docker compose logs -n 50 -f speed" in err
 
 
+@pytest.mark.parametrize("words", ["up", "down", "restore"])
+def test_with_the_settings_of_one_identity_nobody_starts_or_ends_a_platform(
+    run: Run, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setenv("ANABRANCH_SETTINGS", "/somewhere/analyst.json")
+    status, out, err = run(words)
+    assert (status, out) == (1, "")
+    assert "ANABRANCH_SETTINGS is set (/somewhere/analyst.json): " in err
+
+
 @pytest.mark.parametrize("words", ["publish", "rollback", "release", "generation list"])
 def test_a_database_that_does_not_answer_is_one_message(run: Run, words: str) -> None:
     status, _, err = run(*words.split())

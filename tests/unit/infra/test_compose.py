@@ -192,6 +192,12 @@ def test_what_was_added_to_the_variables_stays_and_profiles_follow_the_call(init
     assert environment(made)["ARCHIVER"] == "anabranch", "it is remembered"
 
 
+def test_profiles_are_remembered(init: Init) -> None:
+    made = init(FULL, SCALE)
+    assert compose.remembered(made.with_name("made.env")) == (FULL, SCALE)
+    assert compose.remembered(made.with_name("none.env")) == (CORE,)
+
+
 def test_a_setting_that_was_edited_is_rendered(init: Init) -> None:
     made = init()
     settings = json.loads((made / "settings.json").read_text())
