@@ -37,8 +37,8 @@ def test_nobody_does_what_is_not_his_to_do(full: Installation) -> None:
     full.simulate(500, seed=4)  # something of both layers, where the test before did not run
     full.anabranch("wait")
     full.anabranch("batch")
-    inside = ["-v", f"{ROOT / 'tests'}:/opt/anabranch/tests:ro", "--entrypoint", "python", "rebuild"]
-    said = full.compose("run", "--rm", "--no-deps", "-T", *inside, "-m", "tests.integration.attempts", "Supervisor")
+    inside = ["-v", f"{ROOT / 'tests' / 'integration'}:/attempts:ro", "--entrypoint", "python", "rebuild"]
+    said = full.compose("run", "--rm", "--no-deps", "-T", *inside, "/attempts/attempts.py", "Supervisor")
     assert json.loads(said.splitlines()[-1]) == []
 
 
