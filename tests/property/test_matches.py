@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from changelog.positions import Vector, covers
+from changelog.positions import Vector, covers, highest
 from runtime.errors import LostStateError
 from speed.history import Store, check
 from tests.oracle import LogRecord, Oracle
@@ -265,10 +265,7 @@ def test_a_generation_that_takes_copies_for_changes_until_it_is_warm_finds_what_
     copies = [one for number, one in enumerate(log) if number in copied]
     vectors = positions(log, cuts)
     middle = len(vectors) // 3
-    warm = {
-        topic: {p: max(at, vectors[middle][topic][p]) for p, at in partitions.items()}
-        for topic, partitions in position(log, between_them).items()
-    }
+    warm = highest(vectors[middle], position(log, between_them))
     with tempfile.TemporaryDirectory() as directory:
         right = in_stores(log, vectors, Path(directory) / "right", set(), None, copies)
         found = in_stores(log, vectors[middle:], Path(directory) / "found", crashes, warm, copies)
