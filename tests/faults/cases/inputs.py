@@ -33,6 +33,15 @@ def event(guest: str, number: int, at: datetime, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def order(guest: str, number: int, status: str, total: float, created: str, modified: datetime) -> dict[str, Any]:
+    """A valid order of one item."""
+    return {
+        "ref": f"{guest}-o{number}", "guestRef": guest, "status": status, "currency": "GBP", "country": "GB",
+        "total": total, "items": [{"sku": "s", "quantity": 1, "unitPrice": total}], "createdAt": created,
+        "modifiedAt": timestamp(modified),
+    }  # fmt: skip
+
+
 def made(guest: str, number: int, entity: str, current: dict[str, Any], original: dict[str, Any] | None = None) -> Made:
     value = encode(envelope("faults", f"{guest}-{number}", current, original))
     return Made(Record(f"changelog.{entity}", guest.encode(), value))
@@ -105,12 +114,8 @@ def copies_before_a_new_generation(scene: Scene) -> None:
     guest = f"{prefix}0"
 
     def cancelled(number: int) -> Made:
-        now = timestamp(datetime.now(UTC))
-        return made(
-            guest, number, "order",
-            {"ref": f"{guest}-o{number}", "guestRef": guest, "status": "CANCELLED", "currency": "GBP", "country": "GB",
-             "total": 1.0, "items": [], "createdAt": now, "modifiedAt": now},
-        )  # fmt: skip
+        now = datetime.now(UTC)
+        return made(guest, number, "order", order(guest, number, "CANCELLED", 1.0, timestamp(now), now))
 
     two = [cancelled(1), cancelled(2)]
     scene.write(two, [prefix])
@@ -157,13 +162,9 @@ def disordered(prefix: str, moments: list[datetime]) -> Iterator[Made]:
         yield made(guest, number, "event", event(guest, number, moment))
         ref = f"{guest}-o{number % 3}"
         before = newest.get(ref)
-        total = number + 0.25
-        newest[ref] = {
-            "ref": ref, "guestRef": guest, "status": "PAID" if number % 4 else "CANCELLED", "currency": "GBP",
-            "country": "GB", "total": total, "items": [{"sku": "s", "quantity": 1, "unitPrice": total}],
-            "createdAt": (before or {}).get("createdAt", timestamp(moment)),
-            "modifiedAt": timestamp(moment - timedelta(hours=number)),
-        }  # fmt: skip
+        created = (before or {}).get("createdAt", timestamp(moment))
+        status, modified = "PAID" if number % 4 else "CANCELLED", moment - timedelta(hours=number)
+        newest[ref] = order(guest, number % 3, status, number + 0.25, created, modified)
         yield made(guest, 10_000 + number, "order", newest[ref], before)
 
 
